@@ -94,6 +94,7 @@ class Blocking:
         packs_left: whether the first operand is packed for it.
         cycles: that the product takes at least, if no vector lies in two lines.
         packs_right: whether the second one is, though blocks could read it where it is.
+        panels: of the second one, that lie side by side in the block.
     """
 
     rows: int
@@ -101,6 +102,7 @@ class Blocking:
     packs_left: bool = True
     cycles: float = 0.0
     packs_right: bool = False
+    panels: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def panel_cuts(p: Product) -> tuple[int, ...] | None:
     sizes = (p.row.extent, p.col.extent, depth)
     if not all(isinstance(n, int) for n in sizes) or len(p.op.axes) > 1:
         return None
-    if not machine.has_masks or p.right.products > 1 or p.in_blocks or p.groups.is_panels:
+    if not machine.has_masks or p.right.products > 1 or p.in_blocks:
         return None
     # Sums of columns are those of an operand that is packed as a whole.
     if p.left.is_moved:
@@ -120,8 +120,11 @@ def panel_by_panel(p: Product) -> tuple[list[Op], Value]:
         return op.rebuild([memory, *op.operands[1:]], index=(sym(p.part), at - first, *rest))
 
     count = ceil(points / size_of(part.extent))
-    work = p.cycles / p.parts * ceil(size_of(p.row.extent) / p.block.rows) * count
-    grain = grain_of(size_of(part.extent), work)
+    work = p.cycles / p.parts * ceil(size_of(p.row.extent) / p.block.rows)
+    if p.groups.is_panels:
+        # Few rows are multiplied sooner than a panel is packed.
+        work = 4 * p.lanes * work + size_of(prod(inside)) * packed.type.dtype.itemsize
+    grain = grain_of(size_of(part.extent), work * count)
     reason = "panels of the second operand, which the second cache holds"
     found: list[Op] = []
     for nest, first in zip(_rows(p), range(0, deep[0], length), strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tessera.errors import VerifyError
+from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr
 from tessera.schedule import ops
 
@@ -18,11 +19,15 @@ class ContractPanels(ops.Contract):
     Attributes:
         step: elements from one step to the next in the first operand.
         row: elements from one row to the next there.
+        columns: of a panel of the second one.
+        panels: that it has; blocks may go on behind them.
     """
 
     name = "schedule.contract_panels"
     step: int = attr(0)
     row: int = attr(0)
+    columns: int = attr(0)
+    panels: Dim = attr(0)
 
     def verify(self) -> None:
         """Operands are loads, and nothing else is computed."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tessera.schedule.blocking import LINE_BYTES, NEAR
 from tessera.schedule.grains import FEW, PROGRAMS, Shared, idle, share
+from tessera.schedule.panel_rows import panel_program
 from tessera.schedule.sizes import size_of
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ def program(p: Product, rows: int, columns: int) -> tuple[int, int]:
     if p.cores > FEW:
         right = p.block.columns * p.depth * p.elements[1].itemsize // p.parts
         return share(Shared(p.copies, p.cores, p.cycles, panel, right), (rows, columns), most)
+    if p.groups.is_panels:
+        return panel_program(p, rows, columns)
     wanted, near = ceil(PROGRAMS / p.copies), p.machine.l2 // NEAR
     if rows > 1 and columns >= wanted and p.left.bytes() <= near < p.right.bytes():
         # Few rows go over one panel after the other, which nobody else reads.

@@ -107,9 +107,9 @@ class Side:
 
     @property
     def size(self) -> int:
-        """Places of a block."""
+        """Places of a panel."""
         block = self.product.block
-        return block.rows if self.is_left else block.columns
+        return block.rows if self.is_left else block.columns // block.panels
 
     @property
     def element(self) -> DType:
@@ -322,6 +322,9 @@ class Side:
     def pack(self) -> None:
         """Gives the operand a packed copy."""
         dims = [axis.extent for axis in self.axes()]
+        if not self.is_left:
+            at, panels = len(self.batch), self.product.block.panels
+            dims[at] = ceildiv(dims[at], panels) * panels
         self.packed = Value(BufType(tuple(dims), self.element))
         line = self.product.line if self.is_left else 0
         lines = f", {line} of the depth together" if line else ""
@@ -343,10 +346,14 @@ class Side:
 
     def place(self) -> tuple[Dim, ...]:
         """The element of the packed operand at the current point of a block."""
-        found = [sym(axis.name) for axis in self.axes()]
-        if self.is_left and self.product.line:
-            return (*found[:-1], self.product.place_in_line)
-        return tuple(found)
+        p, found = self.product, [sym(axis.name) for axis in self.axes()]
+        if self.is_left and p.line:
+            return (*found[:-1], p.place_in_line)
+        if p.block.panels == 1 or self.is_left:
+            return tuple(found)
+        count, place = p.block.panels, sym(p.ji)
+        at = {p.jo: sym(p.jo) * count + place // self.size, p.ji: place % self.size}
+        return tuple([substitute(e, at) for e in found])
 
     def kernel_nests(self, target: Value) -> list[ops.Nest]:
         """The nests of a kernel that packs the operand. Axes that lie one after the other, as those

@@ -32,7 +32,7 @@ from tessera.schedule.machines import CachedCpu
 from tessera.schedule.narrow_products import groups_of, narrow
 from tessera.schedule.panel_by_panel import panel_cuts
 from tessera.schedule.panel_ops import ContractPanels
-from tessera.schedule.panel_rows import stacked
+from tessera.schedule.panel_rows import side_by_side
 from tessera.schedule.product_parts import Part, Sums, cut, cuts_of_depth
 from tessera.schedule.product_programs import is_worth_sharing, program
 from tessera.schedule.product_sides import LINE, Side
@@ -186,7 +186,8 @@ class Product:
         if self.groups.is_panels:
             steps = ceil(self.depth / (LINE * self.group))
             best = choose_panels((height, width, steps), self.lanes)
-            best = replace(best, rows=best.rows * stacked(self, best))
+            panels = side_by_side(self, best)
+            best = replace(best, columns=best.columns * panels, panels=panels)
             self.block = replace(best, packs_left=not self.left.in_rows(best.rows))
             return
         packing = self.right.packing_of_all()
@@ -442,20 +443,16 @@ class Product:
             # What waits for the next part of the depth stays in the second cache too.
             sums = count * block.rows * block.columns * self.op.dtype.itemsize
             wide = min(wide, max(self.machine.l2 // NEAR // sums, 1))
-        # Products that share a second operand which fills the cache go over one panel of it.
-        near = self.machine.l2 // NEAR
-        is_far = self.right.bytes() > near
-        after = [axis for axis in self.others if is_far and axis not in self.right.batch]
-        while after and rows * prod([size_of(axis.extent) for axis in after[1:]]) >= REUSING:
-            after = after[1:]
+        after = self.sharing_panels()
         before = [axis for axis in self.others if axis not in after]
         if after:
             wide = 1
-        found = (*before, *turns, col_axis, *after, row_axis, *inner)
-        if not turns and is_written_far(self):
+        is_far = not turns and is_written_far(self)
+        if is_far:
             code = past_caches(code)
-            if goes_along_rows(self):
-                found = (*before, *after, row_axis, col_axis, *inner)
+        found = (*before, *turns, col_axis, *after, row_axis, *inner)
+        if (is_far and goes_along_rows(self)) or (self.groups.is_panels and not after):
+            found = (*before, *after, row_axis, col_axis, *inner)
         sizes = {**dict.fromkeys(self.others, 1), col_axis: wide, row_axis: count}
         chunk: list[int] = []
         for axis in found[:-2]:
@@ -481,6 +478,16 @@ class Product:
             loc=self.nest.loc,
             grain=grain,
         )
+
+    def sharing_panels(self) -> list[Axis]:
+        """The axes of products that share a second operand which fills the cache: they go over one
+        panel of it."""
+        is_far = self.right.bytes() > self.machine.l2 // NEAR
+        found = [axis for axis in self.others if is_far and axis not in self.right.batch]
+        rows = size_of(self.row.extent)
+        while found and rows * prod([size_of(axis.extent) for axis in found[1:]]) >= REUSING:
+            found = found[1:]
+        return found
 
     def unmoved(self, code: list[Op]) -> Value:
         """The product at the end of the code, less what moving an operand has added."""
@@ -572,7 +579,9 @@ class Product:
         body, loc = Block([], code, sides), self.op.loc
         fields = (rows, cols, self.op.dtype, body, self.op.order, self.op.fused)
         if self.groups.is_panels:
-            return ContractPanels(deep, *fields, *self.left.steps(), loc=loc)
+            size = self.right.size
+            panels = size, ceildiv(self.col.extent, size)
+            return ContractPanels(deep, *fields, *self.left.steps(), *panels, loc=loc)
         if start is None:
             return ops.Contract(deep, *fields, loc=loc)
         return part_ops.ContractFrom(deep, *fields, start, loc=loc)

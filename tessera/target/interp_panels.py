@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tessera.dtypes import DType
 from tessera.ir.core import Op, Value
 from tessera.ir.verify import fail
@@ -35,14 +37,18 @@ def _end_panels(s: Interpreter, op: EndPanels) -> None:
 def _dot_panels(s: Interpreter, op: DotPanels) -> None:
     if s.panels != op.set_up:
         raise fail(op, f"the registers are set up for {s.panels}, not {op.set_up}")
-    steps = s.values[op.steps]
-    at = places_of((steps, op.rows, op.depth), op.step, op.row)
+    first, end = s.values[op.first], s.values[op.end]
+    steps, size = max(end - first, 0), op.columns * op.depth
+    at = first * op.step + places_of((steps, op.rows, op.depth), op.step, op.row)
     elements = _elements(s, op, op.left, int(at.max()) + 1 if at.size else 0, op.a)
-    right = _elements(s, op, op.right, steps * op.columns * op.depth, op.b)
+    right = _elements(s, op, op.right, (first + steps) * size, op.b)[first * size :]
     dtype = sum_dtype(op.a, op.b)
     assert dtype is not None
-    out = _elements(s, op, op.out, op.rows * op.columns, dtype)
-    out[...] = dot_panels(elements[at], right, op.columns, dtype).reshape(-1)
+    sums = dot_panels(elements[at], right, op.columns, dtype)
+    if first:
+        sums += _elements(s, op, op.start, sums.size, dtype).reshape(sums.shape)
+    at = np.add.outer(np.arange(op.rows) * op.width, np.arange(op.columns))
+    _elements(s, op, op.out, int(at.max()) + 1, dtype)[at] = sums
 
 
 def _elements(s: Interpreter, op: Op, value: Value, count: int, dtype: DType) -> Array:

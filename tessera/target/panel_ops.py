@@ -54,14 +54,17 @@ class DotPanels(TargetOp):
         depth: products that a step adds to each sum.
         step: elements from one step to the next in the first panel.
         row: elements from one row to the next there.
+        width: elements from one row of `out` to the next.
     """
 
     name = "target.dot_panels"
     effects = READ_WRITE
     left: Value = operand()
     right: Value = operand()
+    start: Value = operand()
     out: Value = operand()
-    steps: Value = operand()
+    first: Value = operand()
+    end: Value = operand()
     a: DType = attr()
     b: DType = attr()
     rows: int = attr()
@@ -69,13 +72,16 @@ class DotPanels(TargetOp):
     depth: int = attr()
     step: int = attr()
     row: int = attr()
+    width: int = attr()
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
-        if not all(isinstance(v.type, PtrType) for v in (self.left, self.right, self.out)):
+        pointers = (self.left, self.right, self.start, self.out)
+        if not all(isinstance(v.type, PtrType) for v in pointers):
             raise VerifyError("panels and sums are at pointers")
-        if self.steps.type != ScalarType(int64):
-            raise VerifyError(f"{self.steps.type} is no number of steps")
+        for step in (self.first, self.end):
+            if step.type != ScalarType(int64):
+                raise VerifyError(f"{step.type} is no number of steps")
         if sum_dtype(self.a, self.b) is None:
             raise VerifyError(f"products of {self.a} and {self.b} are not added up")
         set_up_of(self.rows, self.columns, self.depth, self.a)

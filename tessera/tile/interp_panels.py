@@ -53,22 +53,32 @@ def dot_panels(left: Array, right: Array, columns: int, dtype: DType) -> Array:
 
 
 def _dot_panels(s: Interpreter, op: DotPanels) -> None:
-    steps, left_at, right_at = s.ints((op.steps, op.left_at, op.right_at))
-    places = places_of((steps, op.rows, op.depth), op.step, op.row)
-    left = _elements(s, op, op.left, left_at + places)
-    count = steps * op.columns * op.depth
-    right = _elements(s, op, op.right, right_at + np.arange(count))
+    places = (op.first, op.end, op.left_at, op.right_at, op.start_at, op.out_at)
+    first, end, left_at, right_at, start_at, out_at = s.ints(places)
+    steps, size = max(end - first, 0), op.columns * op.depth
+    at = left_at + first * op.step + places_of((steps, op.rows, op.depth), op.step, op.row)
+    left = _elements(s, op, op.left, at)
+    right = _elements(s, op, op.right, right_at + first * size + np.arange(steps * size))
     out: Memory = s.values[op.out]
     sums = dot_panels(left, right, op.columns, dtype_of(out.data.dtype))
-    out.data[: sums.size] = sums.reshape(-1)
+    if first:
+        start = start_at + np.arange(sums.size).reshape(sums.shape)
+        sums += _elements(s, op, op.start, start)
+    at = out_at + np.add.outer(np.arange(op.rows) * op.width, np.arange(op.columns))
+    _check(op, out, at)
+    out.data[at] = sums
 
 
 def _elements(s: Interpreter, op: Op, value: Value, at: Array) -> Array:
     memory: Memory = s.values[value]
+    _check(op, memory, at)
+    return memory.data[at]
+
+
+def _check(op: Op, memory: Memory, at: Array) -> None:
     if at.size and not (at.min() >= 0 and at.max() < memory.data.size):
         where = f"elements {at.min()} to {at.max()} of {memory.name}"
         raise fail(op, f"{where}, which has {memory.data.size}")
-    return memory.data[at]
 
 
 RULES: Mapping[type[Op], Callable[..., None]] = {DotPanels: _dot_panels}

@@ -38,13 +38,11 @@ class Registers:
     """Registers of sums.
 
     Attributes:
-        groups: of rows, one after the other.
-        down: registers along the rows of a group.
+        down: registers along the rows.
         across: the same along its columns.
         rows: of a register.
     """
 
-    groups: int
     down: int
     across: int
     rows: int
@@ -58,18 +56,16 @@ def registers(rows: int, columns: int) -> Registers | None:
         return None
     if not 0 < across <= MOST:
         return None
-    down = min(count, MOST // across)
-    return None if count % down else Registers(count // down, down, across, rows // count)
+    return Registers(count, across, rows // count) if count * across <= MOST else None
 
 
 class DotPanels(TileOp):
-    """out[i, j] = sum of left[s, i, k] * right[s, k // g, j, k % g] over s < steps and k < depth.
+    """out[i, j] = start[i, j] + sum of left[s, i, k] * right[s, k // g, j, k % g] over first <= s
+    < end and k < depth; where `first` is 0, `start` is not read, and counts as 0.
 
-    The panels lie from linear offsets on, the second one without gaps, and `out` from its
-    beginning; a group has g elements, 4 bytes. Integers wrap around; of floating-point numbers,
-    subnormal ones may count as 0, and the order of additions is the machine's. Of more rows than
-    registers hold sums of, some go over a part of the second panel after the others, before all go
-    over the next part: it is in the first cache then.
+    All lie from linear offsets on, the panels from that of their step 0, the second one and `start`
+    without gaps; a group has g elements, 4 bytes. Integers wrap around; of floating-point numbers,
+    subnormal ones may count as 0, and the order of additions is the machine's.
 
     Attributes:
         rows: of the first panel and of the result.
@@ -77,6 +73,7 @@ class DotPanels(TileOp):
         depth: products that a step adds to each sum, whole groups.
         step: elements from one step to the next in the first panel.
         row: elements from one row to the next there.
+        width: elements from one row of `out` to the next.
     """
 
     name = "tile.dot_panels"
@@ -85,23 +82,30 @@ class DotPanels(TileOp):
     left_at: Value = operand()
     right: Value = operand()
     right_at: Value = operand()
-    steps: Value = operand()
+    first: Value = operand()
+    end: Value = operand()
+    start: Value = operand()
+    start_at: Value = operand()
     out: Value = operand()
+    out_at: Value = operand()
     rows: int = attr()
     columns: int = attr()
     depth: int = attr()
     step: int = attr()
     row: int = attr()
+    width: int = attr()
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
-        left, right, out = self.left.type, self.right.type, self.out.type
+        left, right = self.left.type, self.right.type
         if not isinstance(left, MemType) or not isinstance(right, MemType):
             raise VerifyError(f"panels are memory, not {left} and {right}")
         wanted = sum_dtype(left.dtype, right.dtype)
-        if wanted is None or out != MemType(wanted):
-            raise VerifyError(f"products of {left} and {right} are not added to {out}")
-        if any(v.type != INDEX for v in (self.left_at, self.right_at, self.steps)):
+        for mem in (self.start, self.out):
+            if wanted is None or mem.type != MemType(wanted):
+                raise VerifyError(f"products of {left} and {right} are not added to {mem.type}")
+        places = (self.left_at, self.right_at, self.first, self.end, self.start_at, self.out_at)
+        if any(v.type != INDEX for v in places):
             raise VerifyError("places in panels are i64 scalars")
         set_up_of(self.rows, self.columns, self.depth, left.dtype)
         return ()

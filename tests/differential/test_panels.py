@@ -25,6 +25,8 @@ from tests.differential.test_products import FORMS, operands, product
 from tests.schedule.lowering import traced, typed
 
 PANELS = machine("x86-64-v4-amx")
+DEEP = replace(PANELS, l1=1 << 14, l2=1 << 16, cores=2)
+"""With small caches."""
 
 
 def bytes_or_halves(rng: np.random.Generator, types: list[Any]) -> list[np.ndarray]:
@@ -86,25 +88,69 @@ def test_panels_are_read_in_place(rows: int, dtype: dt.DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", [dt.bfloat16, dt.int8])
-@pytest.mark.parametrize(("rows", "width"), [(128, 250), (200, 160), (100, 256), (97, 40)])
-def test_rows_lie_below_each_other(rows: int, width: int, dtype: dt.DType) -> None:
-    """More than registers hold sums of go over a part of a panel after the others."""
-    steps = 18
+@pytest.mark.parametrize(
+    ("rows", "width", "steps", "wanted"),
+    [(128, 250, 18, 128), (97, 160, 33, 64), (200, 300, 17, 160), (40, 70, 5, 32)],
+)
+def test_panels_side_by_side(
+    rows: int, width: int, steps: int, wanted: int, dtype: dt.DType
+) -> None:
+    """Where the first cache does not hold the rows of a block, some panels go over a part of the
+    depth after each other; of the last ones there may be fewer."""
     types = operands("nn", (rows, width, steps * 64 // dtype.itemsize), dtype)
     graph = traced(lambda x, y: widened("nn", x, y), *types)
     inputs = bytes_or_halves(np.random.default_rng(8), types)
-    lowered = check_levels(graph, inputs, machine=replace(PANELS, l1=1 << 14, cores=2))
-    found = re.findall(r"dot_panels\(.*rows=(\d+)", str(lowered.target))
-    assert [int(n) > 32 for n in found] == [rows != 97]
+    lowered = check_levels(graph, inputs, machine=DEEP)
+    assert f" x {wanted} accumulators in registers for matrices" in str(lowered.schedule)
 
 
-def test_unknown_numbers_of_rows_do_not_lie_below_each_other() -> None:
-    """There may be few of them."""
-    types = [typed(sym("S"), 576, dtype=dt.bfloat16), typed(576, 250, dtype=dt.bfloat16)]
-    lowered = panelled(lambda x, y: product("nn", x, y), types, {"S": 45})
-    found = re.findall(r"dot_panels\(.*rows=(\d+)", str(lowered.target))
-    assert found
-    assert {int(n) for n in found} <= {16, 32}
+def test_panels_side_by_side_of_any_number() -> None:
+    """How many rows there are, panels and steps, is known when they are multiplied."""
+    sizes = {"S": 45, "K": 1100, "N": 250}
+    s, k, n = map(sym, sizes)
+    types = [typed(s, k, dtype=dt.bfloat16), typed(k, n, dtype=dt.bfloat16)]
+    graph = traced(lambda x, y: product("nn", x, y), *types)
+    arrays = [typed(*[sizes[str(d)] for d in t.shape], dtype=t.dtype) for t in types]
+    inputs = bytes_or_halves(np.random.default_rng(8), arrays)
+    lowered = check_levels(graph, inputs, sizes, machine=DEEP)
+    assert "min(" in str(lowered.tile) or "fn=min" in str(lowered.tile)
+    assert re.search(r" x (64|96|128|256) accumulators", str(lowered.schedule))
+
+
+def test_all_that_follows_panels_at_once() -> None:
+    """What is not done row by row has all sums of a tile."""
+
+    def fn(x: Any, y: Any) -> Any:
+        z = product("nn", x, y)
+        return ts.max(z, axis=1)
+
+    types = operands("nn", (64, 250, 576), dt.bfloat16)
+    graph = traced(fn, *types)
+    inputs = bytes_or_halves(np.random.default_rng(8), types)
+    check_levels(graph, inputs, machine=DEEP)
+
+
+@pytest.mark.parametrize("dtype", [dt.bfloat16, dt.int8])
+@pytest.mark.parametrize("rows", [16, 21])
+def test_few_rows_go_panel_by_panel(rows: int, dtype: dt.DType) -> None:
+    """Each panel is packed, multiplied with all rows, and forgotten."""
+    types = operands("nn", (rows, 330, 640), dtype)
+    graph = traced(lambda x, y: widened("nn", x, y), *types)
+    inputs = bytes_or_halves(np.random.default_rng(8), types)
+    lowered = check_levels(graph, inputs, machine=replace(DEEP, l2=1 << 18))
+    assert "panels of the second operand, which the second cache holds" in str(lowered.schedule)
+
+
+def test_sums_go_from_registers_into_results() -> None:
+    """Where nothing else is done with them, and blocks are whole."""
+    for rows, bias, is_there in ((64, False, True), (64, True, False), (37, False, False)):
+
+        def fn(x: Any, y: Any, bias: bool = bias) -> Any:
+            z = widened("nn", x, y)
+            return e.add(z, z) if bias else z
+
+        lowered = panelled(fn, operands("nn", (rows, 96, 128), dt.int8))
+        assert ("width=96}" in str(lowered.tile)) is is_there
 
 
 def test_prologue_and_epilogue_of_panels() -> None:

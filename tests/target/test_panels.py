@@ -28,22 +28,32 @@ NATIVE = [LEVEL] if LEVEL in supported_levels() else []
 # Rows, columns and depth of a step: one register of sums to four, in rows, columns and both.
 BLOCKS = [(1, 16, 32), (7, 16, 4), (16, 32, 32), (20, 32, 32), (32, 32, 6), (9, 64, 32)]
 BLOCKS += [(48, 16, 32), (64, 16, 32), (16, 48, 20)]
+WIDTH = 96
+"""Elements from one row of a result to the next, of which some are beside it."""
 
 
-def program(block: tuple[int, int, int], names: tuple[str, str], steps: int, row: int) -> str:
+def program(
+    block: tuple[int, int, int], names: tuple[str, str], steps: int, row: int, first: int = 0
+) -> str:
     """A kernel with one product: its first panel has steps one after the other if `row` is 0, and
-    else rows at that distance."""
+    else rows at that distance. Sums of `first` steps wait for the others."""
     rows, columns, depth = block
     step, row = (depth, row) if row else (rows * depth, depth)
     sums = "f32" if names[0] == "bf16" else "i32"
     sizes = f"rows={rows}, columns={columns}, depth={depth}, step={step}, row={row}"
     args = f"%x: mem<{names[0]}>, %y: mem<{names[1]}>, %z: mem<{sums}>"
+    panels, waits = "%x, %begin, %y, %zero", f"%w, %begin, %w, %begin) {{{sizes}, width={columns}}}"
+    before = f"tile.dot_panels({panels}, %zero, %first, {waits}" if first else ""
+    out = f"%w, %begin, %z, %begin) {{{sizes}, width={WIDTH}}}"
     return f"""
 func @dot({args}) {{
   %begin = tile.const() {{value=3, dtype=i64}} : tile<i64[]>
   %zero = tile.const() {{value=0, dtype=i64}} : tile<i64[]>
   %steps = tile.const() {{value={steps}, dtype=i64}} : tile<i64[]>
-  tile.dot_panels(%x, %begin, %y, %zero, %steps, %z) {{{sizes}}}
+  %first = tile.const() {{value={first}, dtype=i64}} : tile<i64[]>
+  %w = tile.scratch() {{dtype={sums}, count={rows * columns + 3}}} : mem<{sums}>
+  {before}
+  tile.dot_panels({panels}, %first, %steps, {out}
   return
 }}
 
@@ -82,13 +92,17 @@ PAIRS = [("bf16", "bf16"), ("i8", "i8"), ("i8", "u8"), ("u8", "i8"), ("u8", "u8"
 
 
 def check(
-    block: tuple[int, int, int], names: tuple[str, str], steps: int, row: int, how: str
-) -> None:
+    block: tuple[int, int, int], names: tuple[str, str], steps: int, row: int, how: str,
+    first: int = 0,
+) -> None:  # fmt: skip
     inputs, expected = panels(block, names, steps, row)
-    out = np.empty(expected.shape, expected.dtype)
-    run(program(block, names, steps, row), how, inputs, [out.reshape(-1)], {})
+    out = np.empty(3 + len(expected) * WIDTH, expected.dtype)
+    run(program(block, names, steps, row, first), how, inputs, [out], {})
+    lines = out[3:].reshape(-1, WIDTH)
     # Small whole numbers: all sums are exact.
-    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(lines[:, : block[1]], expected)
+    beside = [out[:3].view(np.int32), lines[:, block[1] :].reshape(-1).view(np.int32)]
+    assert len(np.unique(np.concatenate(beside))) == 1
 
 
 @pytest.mark.parametrize("how", [*HOWS, *NATIVE])
@@ -110,23 +124,23 @@ def test_rows_that_lie_apart(names: tuple[str, str], how: str) -> None:
 
 
 @pytest.mark.parametrize("how", [*HOWS, *NATIVE])
-@pytest.mark.parametrize("steps", [1, 8, 19])
-@pytest.mark.parametrize("block", [(96, 32, 32), (60, 16, 32), (45, 48, 32), (22, 64, 32)])
-def test_rows_below_each_other(block: tuple[int, int, int], steps: int, how: str) -> None:
-    """Of more rows than registers hold sums of, all go over a part of the depth, then the next."""
-    check(block, ("bf16", "bf16"), steps, 0, how)
+@pytest.mark.parametrize("block", [(32, 32, 32), (60, 16, 32), (15, 48, 32), (11, 64, 32)])
+def test_sums_that_go_on(block: tuple[int, int, int], how: str) -> None:
+    """Sums of some steps wait in memory for the next ones."""
+    check(block, ("bf16", "bf16"), 5, 0, how, first=2)
+    check(block, ("u8", "i8"), 5, 200, how, first=4)
 
 
 @pytest.mark.parametrize("how", [*HOWS, *NATIVE])
-@pytest.mark.parametrize("rows", [20, 96])
-def test_no_steps(rows: int, how: str) -> None:
-    check((rows, 32, 16), ("bf16", "bf16"), 0, 0, how)
+def test_no_steps(how: str) -> None:
+    check((20, 32, 16), ("bf16", "bf16"), 0, 0, how)
 
 
 @pytest.mark.parametrize(
     ("rows", "columns", "depth", "message"),
     [
-        (33, 32, 32, "33 x 32 sums do not fit registers"),
+        (34, 32, 32, "34 x 32 sums do not fit registers"),
+        (64, 32, 32, "64 x 32 sums do not fit registers"),
         (32, 96, 32, "32 x 96 sums do not fit registers"),
         (32, 20, 32, "32 x 20 sums do not fit registers"),
         (0, 16, 32, "0 x 16 sums do not fit registers"),
@@ -157,16 +171,18 @@ def test_registers_are_set_up_once_for_a_kernel() -> None:
         found = [kinds[type(op)] for op in walk(module.funcs["dot"].body) if type(op) in kinds]
         assert "".join(found) == names
         inputs, expected = panels(block, ("bf16", "bf16"), 2, 0)
-        out = np.empty(expected.size, np.float32)
+        out = np.empty(3 + len(expected) * WIDTH, np.float32)
         interp.run_module(module, inputs, [out])
-        np.testing.assert_array_equal(out[: 16 * 32].reshape(16, 32), expected[:16])
+        np.testing.assert_array_equal(out[3:].reshape(-1, WIDTH)[:16, :32], expected[:16])
 
 
+DOT = "target.dot_panels(%p, %q, %s, %r, %first, %n)"
 TARGET = """
-func @main(%p: ptr<global>, %q: ptr<global>, %r: ptr<global>, %arena: ptr<global>) {{
+func @main(%p: ptr<global>, %q: ptr<global>, %s: ptr<global>, %r: ptr<global>, %a: ptr<global>) {{
+  %first = target.const() {{value={first}, type=i64}} : i64
   %n = target.const() {{value=2, type=i64}} : i64
   {before}
-  target.dot_panels(%p, %q, %r, %n) {{a=i8, b=i8, rows=16, columns=16, depth=64, step=64, row=128}}
+  {dot} {{a=i8, b=i8, rows=16, columns=16, depth=64, step=64, row=128, width=20}}
   {after}
   return
 }}
@@ -174,8 +190,12 @@ func @main(%p: ptr<global>, %q: ptr<global>, %r: ptr<global>, %arena: ptr<global
 BEGIN, END = "target.begin_panels() {rows=16, bytes=64}", "target.end_panels()"
 
 
-def target(before: str, after: str) -> Module:
-    return parse_module(TARGET.format(before=before, after=after))
+OUT = 15 * 20 + 16
+"""Elements that sums take which are 20 apart."""
+
+
+def target(before: str, after: str, first: int = 0) -> Module:
+    return parse_module(TARGET.format(before=before, dot=DOT, after=after, first=first))
 
 
 @pytest.mark.parametrize(
@@ -188,27 +208,29 @@ def target(before: str, after: str) -> Module:
     ],
 )
 def test_registers_that_are_not_set_up(before: str, after: str, message: str) -> None:
-    inputs = [np.ones(2048, np.int8), np.ones(2048, np.int8)]
+    inputs = [np.ones(2048, np.int8), np.ones(2048, np.int8), np.ones(256, np.int32)]
     with pytest.raises(VerifyError, match=re.escape(message)):
-        interp.run_module(target(before, after), inputs, [np.empty(256, np.int32)])
+        interp.run_module(target(before, after), inputs, [np.empty(OUT, np.int32)])
+
+
+@pytest.mark.parametrize("short", [0, 1, 2, 3])
+def test_memory_that_ends_too_early(short: int) -> None:
+    sizes = [2048, 2048, 256, OUT]
+    sizes[short] -= 1
+    inputs = [np.ones(n, np.int8) for n in sizes[:2]] + [np.ones(sizes[2], np.int32)]
+    with pytest.raises(VerifyError, match=r"bytes 0 to \d+ of (in|out)put \d, which has"):
+        interp.run_module(target(BEGIN, END, 1), inputs, [np.empty(sizes[3], np.int32)])
 
 
 @pytest.mark.parametrize("short", [0, 1, 2])
-def test_memory_that_ends_too_early(short: int) -> None:
-    sizes = [2048, 2048, 256]
-    sizes[short] -= 1
-    inputs = [np.ones(n, np.int8) for n in sizes[:2]]
-    with pytest.raises(VerifyError, match=r"bytes 0 to \d+ of (in|out)put \d, which has"):
-        interp.run_module(target(BEGIN, END), inputs, [np.empty(sizes[2], np.int32)])
-
-
-@pytest.mark.parametrize("short", [0, 1])
 def test_tile_memory_that_ends_too_early(short: int) -> None:
     block = (20, 32, 16)
     inputs, _ = panels(block, ("i8", "i8"), 2, 0)
-    inputs[short] = inputs[short][:-1]
-    with pytest.raises(VerifyError, match=r"elements \d+ to \d+ of %[xy], which has \d+"):
-        run(program(block, ("i8", "i8"), 2, 0), "tile", inputs, [np.empty(640, np.int32)], {})
+    out = np.empty(3 + 19 * WIDTH + 32, np.int32)
+    arrays = [*inputs, out]
+    arrays[short] = arrays[short][:-1]
+    with pytest.raises(VerifyError, match=r"elements \d+ to \d+ of %[xyz], which has \d+"):
+        run(program(block, ("i8", "i8"), 2, 0), "tile", arrays[:2], [arrays[2]], {})
 
 
 @pytest.mark.parametrize(("names", "name"), [*zip(PAIRS, INSTRUCTIONS, strict=True)])
@@ -224,31 +246,36 @@ def test_instructions(names: tuple[str, str], name: str) -> None:
         assembly([Source(write_module(module, level, "run"), machine("x86-64-v4"), "dot")])
 
 
-@pytest.mark.parametrize("bad", ["none", "left", "right", "sums"])
-def test_accesses_are_checked(bad: str) -> None:
-    module, sites = check_bounds(_limited(bad))
-    assert [(site.what, site.size) for site in sites] == [("reads", 1), ("reads", 1), ("writes", 4)]
-    inputs = [np.ones(2048, np.int8), np.ones(2048, np.int8)]
-    out = np.empty(256, np.int32)
-    if bad == "none":
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("bad", ["none", "left", "right", "start", "sums"])
+def test_accesses_are_checked(bad: str, first: int) -> None:
+    module, sites = check_bounds(_limited(bad, first))
+    wanted = [("reads", 1), ("reads", 1), ("reads", 4), ("writes", 4)]
+    assert [(site.what, site.size) for site in sites] == wanted
+    inputs = [np.ones(2048, np.int8), np.ones(2048, np.int8), np.ones(256, np.int32)]
+    out = np.empty(OUT, np.int32)
+    # Nothing is read where sums begin.
+    if bad == "none" or (bad == "start" and not first):
         interp.run_module(module, inputs, [out])
-        assert (out == 128).all()
+        lines = np.append(out, out[:4]).reshape(16, 20)[:, :16]
+        assert (lines == (65 if first else 128)).all()
         return
     with pytest.raises(VerifyError, match=r"access \d at byte 0 of \d+"):
         interp.run_module(module, inputs, [out])
 
 
-def _limited(bad: str) -> Module:
+def _limited(bad: str, first: int) -> Module:
     """A product of buffers of which one is a byte too short."""
-    sizes = {"left": 15 * 128 + 128, "right": 2048, "sums": 1024}
-    names = dict(zip(sizes, ("p", "q", "r"), strict=True))
+    sizes = {"left": 15 * 128 + 128, "right": 2048, "start": 1024, "sums": 4 * OUT}
+    names = dict(zip(sizes, ("p", "q", "s", "r"), strict=True))
     lines: list[str] = []
     for name, size in sizes.items():
         least = size - (name == bad)
         lines.append(f"%n{name} = target.const() {{value={least}, type=i64}} : i64")
         lines.append(f"%{name} = target.limit(%{names[name]}, %n{name}) : ptr<global>")
-    text = TARGET.format(before="\n".join([*lines, BEGIN]), after=END)
-    return parse_module(text.replace("(%p, %q, %r, %n)", "(%left, %right, %sums, %n)"))
+    dot = DOT.replace("(%p, %q, %s, %r,", "(%left, %right, %start, %sums,")
+    before = "\n".join([*lines, BEGIN])
+    return parse_module(TARGET.format(before=before, dot=dot, after=END, first=first))
 
 
 def test_a_refusal_leaves_the_rest_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

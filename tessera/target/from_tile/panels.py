@@ -33,13 +33,14 @@ def dot_panels(s: Lowering, op: DotPanels) -> None:
     """A product; where others need other registers, these are set up for it alone."""
     pointers: list[Value] = []
     dtypes: list[DType] = []
-    for mem, start in ((op.left, op.left_at), (op.right, op.right_at)):
+    places = [(op.left, op.left_at), (op.right, op.right_at), (op.start, op.start_at)]
+    for mem, start in (*places, (op.out, op.out_at)):
         assert isinstance(mem.type, MemType)
         dtypes.append(mem.type.dtype)
         at = s.map("mul", s.scalar(start), s.index(mem.type.dtype.itemsize))
         pointers.append(s.emit(t.PtrAdd(s.ptr(mem), at, loc=s.loc)))
-    operands = (*pointers, s.ptr(op.out), s.scalar(op.steps))
-    fields = (*dtypes, op.rows, op.columns, op.depth, op.step, op.row)
+    operands = (*pointers, s.scalar(op.first), s.scalar(op.end))
+    fields = (*dtypes[:2], op.rows, op.columns, op.depth, op.step, op.row, op.width)
     if not s.has_panels:
         s.emit(panel_ops.BeginPanels(*op.set_up, loc=s.loc))
     s.emit(panel_ops.DotPanels(*operands, *fields, loc=s.loc))

@@ -437,7 +437,8 @@ def lower_kernel(func: Func, grid_rank: int, machine: Machine) -> Func:
         s.run(func.body)
         return _function(s, func)
 
-    steps = _shared_steps(func) if grid_rank == 1 else None
+    # A program of a product in panels has as many of them as stay near.
+    steps = _shared_steps(func) if grid_rank == 1 and not dots else None
 
     def programs(code: Sequence[Op]) -> None:
         def body(args: list[Value]) -> Sequence[Value]:

@@ -67,7 +67,7 @@ def _for(w: Writer, op: t.For) -> None:
     following = w.assign(f"add nsw i64 {names[0]}, {w.name(op.step)}")
     carried = [following, *[w.name(v) for v in op.body.outputs]]
     last = w.label
-    w.put(f"br label %head{n}{_as_it_is(w) if op.unroll == 1 or _is_long(op, w.machine) else ''}")
+    w.put(f"br label %head{n}{as_it_is(w) if op.unroll == 1 or _is_long(op, w.machine) else ''}")
     _fill_phis(w, at, names, types, [(init, before), (carried, last)])
     w.start(f"done{n}")
     w.names.update(zip(op.results, names[1:], strict=True))
@@ -104,7 +104,7 @@ def _is_light(op: Op, value: Value) -> bool:
     return isinstance(op, t.Shuffle) or t.element(value.type) is bool_
 
 
-def _as_it_is(w: Writer) -> str:
+def as_it_is(w: Writer) -> str:
     """What is said at the end of a loop that LLVM is to leave as it is."""
     w.declare("as it is", '!1 = distinct !{!1, !2}\n!2 = !{!"llvm.loop.unroll.disable"}')
     return ", !llvm.loop !1"

@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 
 from tessera.dtypes import DType, bfloat16, int8, uint8
 from tessera.ir.core import Op
+from tessera.target import ops as t
+from tessera.target.llvm.control import as_it_is
 from tessera.target.llvm.text import Rule, Writer
 from tessera.target.panel_ops import BeginPanels, DotPanels, EndPanels
-from tessera.tile.panel_ops import GROUP_BYTES, ROW_BYTES, Registers, registers
+from tessera.tile.panel_ops import GROUP_BYTES, ROW_BYTES, registers
 
 _PRODUCTS: Mapping[tuple[DType, DType], str] = {
     (bfloat16, bfloat16): "tdpbf16ps",
@@ -25,10 +27,6 @@ _PRODUCTS: Mapping[tuple[DType, DType], str] = {
 """Instructions that multiply registers, by their elements."""
 
 _LEFT, _RIGHT = 4, 6
-
-PART = 8
-"""Steps along the depth that all groups of rows go over, before they go on: what they read of the
-second panel is a third of a first cache."""
 
 
 def _begin(w: Writer, op: BeginPanels) -> None:
@@ -50,69 +48,29 @@ def _end(w: Writer, op: EndPanels) -> None:
 
 
 def _dot(w: Writer, op: DotPanels) -> None:
+    """The sums of a block: from zero on, or where they are."""
     found = registers(op.rows, op.columns)
     assert found is not None
-    left, right, out = [w.name(v) for v in (op.left, op.right, op.out)]
-    steps = w.name(op.steps)
-    if found.groups == 1:
-        _group(w, op, found, (left, right, out), ("0", steps), False)
-        return
-    height = found.down * found.rows
-
-    def part(first: str) -> None:
-        after = w.assign(f"add nsw i64 {first}, {PART}")
-        is_last = w.assign(f"icmp sgt i64 {after}, {steps}")
-        end = w.assign(f"select i1 {is_last}, i64 {steps}, i64 {after}")
-
-        def group(k: str) -> None:
-            sizes = (op.row * op.a.itemsize, op.columns * GROUP_BYTES)
-            a, sums = [
-                _at(w, pointer, w.assign(f"mul nsw i64 {k}, {height * size}"))
-                for pointer, size in zip((left, out), sizes, strict=True)
-            ]
-            _group(w, op, found, (a, right, sums), (first, end), True)
-
-        _loop(w, ("0", str(found.groups)), 1, group)
-
-    # Without any steps, too, sums are stored.
-    is_none = w.assign(f"icmp eq i64 {steps}, 0")
-    _loop(w, ("0", w.assign(f"select i1 {is_none}, i64 1, i64 {steps}")), PART, part)
-
-
-def _group(
-    w: Writer,
-    op: DotPanels,
-    found: Registers,
-    pointers: tuple[str, str, str],
-    steps: tuple[str, str],
-    goes_on: bool,
-) -> None:
-    """The sums of a group of rows.
-
-    Args:
-        w: the writer.
-        op: the product.
-        found: its registers.
-        pointers: to both operands and the sums.
-        steps: the first one, and the one behind the last.
-        goes_on: whether sums go on from where they are, unless it is the first step.
-    """
-    left, right, out = pointers
+    left, right, start, out, first, end = [w.name(v) for v in op.operands]
     down, across, rows = found.down, found.across, found.rows
     size, width, item = op.set_up[1], op.columns * GROUP_BYTES, op.a.itemsize
-    sums = [
-        (k, k // across * rows * width + k % across * ROW_BYTES) for k in range(down * across)
-    ]
+    step_out = op.width * GROUP_BYTES
+
+    def place_of(pointer: str, k: int, row: int) -> str:
+        return _at(w, pointer, k // across * rows * row + k % across * ROW_BYTES)
+
+    sums = range(down * across)
     n = w.next_label()
+    goes_on = not (isinstance(op.first.op, t.Const) and op.first.op.value == 0)
     if goes_on:
-        begins = w.assign(f"icmp eq i64 {steps[0]}, 0")
+        begins = w.assign(f"icmp eq i64 {first}, 0")
         w.put(f"br i1 {begins}, label %zero{n}, label %go{n}")
         w.start(f"go{n}")
-        for k, place in sums:
-            _call(w, "tileloadd64", f"i8 {k}", f"ptr {_at(w, out, place)}", f"i64 {width}")
+        for k in sums:
+            _call(w, "tileloadd64", f"i8 {k}", f"ptr {place_of(start, k, width)}", f"i64 {width}")
         w.put(f"br label %begin{n}")
         w.start(f"zero{n}")
-    for k, _ in sums:
+    for k in sums:
         _call(w, "tilezero", f"i8 {k}")
     if goes_on:
         w.put(f"br label %begin{n}")
@@ -131,9 +89,10 @@ def _group(
                 picks = i * across + j, _LEFT + i % 2, _RIGHT + j % 2
                 _call(w, _PRODUCTS[op.a, op.b], *[f"i8 {k}" for k in picks])
 
-    _loop(w, steps, 1, step)
-    for k, place in sums:
-        _call(w, "tilestored64", f"i8 {k}", f"ptr {_at(w, out, place)}", f"i64 {width}")
+    _loop(w, (first, end), 1, step)
+    for k in sums:
+        place = place_of(out, k, step_out)
+        _call(w, "tilestored64", f"i8 {k}", f"ptr {place}", f"i64 {step_out}")
 
 
 def _loop(w: Writer, bounds: tuple[str, str], by: int, body: Callable[[str], None]) -> None:
@@ -150,7 +109,7 @@ def _loop(w: Writer, bounds: tuple[str, str], by: int, body: Callable[[str], Non
     w.put(f"br label %latch{n}")
     w.start(f"latch{n}")
     w.put(f"{following} = add nsw i64 {place}, {by}")
-    w.put(f"br label %head{n}")
+    w.put(f"br label %head{n}{as_it_is(w)}")
     w.start(f"done{n}")
 
 

@@ -22,7 +22,7 @@ from tessera.schedule.dependence import behind
 from tessera.schedule.panel_ops import ContractPanels
 from tessera.tile import ops as t
 from tessera.tile.lowering import panels
-from tessera.tile.lowering.state import Point, State, Val, dtype_of
+from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
 from tessera.tile.ops import tile_type
 from tessera.tile.scratch_ops import Scratch
 
@@ -64,28 +64,31 @@ def run(low: State, ops: Sequence[Op], at: int, point: Point) -> None:
     em, product = low.em, ops[at]
     rows, cols = point.dims
     low.run(ops[:at], point)
+    rest = ops[at + 1 :]
+    rest = [*behind(ops[:at], [v for op in rest for v in op.operands]), *rest]
+    before = dict(low.env)
+
+    def follow(view: Value, cols: TileDim) -> None:
+        zero, one, height = [em.const(k, int64) for k in (0, 1, rows.size)]
+
+        def row(k: Value, _: list[Value]) -> tuple[Value, ...]:
+            line = em.pure(t.Load, view, (k, zero), (), (1, cols.size))
+            low.env[product.result] = Val((em.reshape(line, (cols.size,)),), (cols.name,))
+            with em.bound({rows.name: em.map("add", rows.start, k)}):
+                low.run(rest, Point((cols,)))
+            return ()
+
+        em.loop((zero, height, one), (), row)
+
     if isinstance(product, ContractPanels):
-        view = panels.into_memory(low, product, point)
+        panels.run(low, product, point, panels.into_result(low, product, rest, point), follow)
     else:
         low.run([product], point)
         value = low.env[product.result]
         if value.shape != point.shape or value.names != point.names:
             low.run(ops[at + 1 :], point)
             return
-        view = _stored(low, value.parts[0], point)
-    zero, one, height = [em.const(k, int64) for k in (0, 1, rows.size)]
-    rest = ops[at + 1 :]
-    rest = [*behind(ops[:at], [v for op in rest for v in op.operands]), *rest]
-    before = dict(low.env)
-
-    def row(k: Value, _: list[Value]) -> tuple[Value, ...]:
-        line = em.pure(t.Load, view, (k, zero), (), (1, cols.size))
-        low.env[product.result] = Val((em.reshape(line, (cols.size,)),), (cols.name,))
-        with em.bound({rows.name: em.map("add", rows.start, k)}):
-            low.run(rest, Point((cols,)))
-        return ()
-
-    em.loop((zero, height, one), (), row)
+        follow(_stored(low, value.parts[0], point), cols)
     low.env = before
 
 
