@@ -8,7 +8,8 @@ go over the rows have it in the second cache:
              nest io, ii, ji: y[io*H + ii, jo*W + ji] = f(contract k: a(io*H + ii, k), panel[k, ji])
 
 A part has memory for one panel, which its next one takes over. If a panel of the whole depth takes
-too much of the cache, all goes over a part of the depth first, and then over the next.
+too much of the cache, all goes over a part of the depth first, and then over the next. Where blocks
+have several panels side by side, as in registers for matrices, these go together.
 
 64 x 2048 x 2048 of float32 take a core of a Xeon (Granite Rapids) 4.5 ms, 5.8 where all is packed
 first, and 10 where the second operand is the rows of turned blocks that read it where it lies.
@@ -20,13 +21,14 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import Dim, divides, prod, sym
+from tessera.ir.intexpr import Dim, ceildiv, divides, prod, substitute, sym
 from tessera.ir.walk import map_ops
 from tessera.schedule import ops
 from tessera.schedule.axes import split
 from tessera.schedule.block_ops import Each
 from tessera.schedule.copying import Copy
 from tessera.schedule.grains import grain_of
+from tessera.schedule.panel_rows import is_far
 from tessera.schedule.product_parts import Part
 from tessera.schedule.sizes import size_of
 from tessera.schedule.types import Axis, BufType
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 PARTS = 4
 """Programs for each core."""
+
+FEW_PARTS = 2
+"""The same, where some panels go together."""
 
 PANELS = 2
 """Panels for each core at least: cores do not share one."""
@@ -73,7 +78,8 @@ def panel_cuts(p: Product) -> tuple[int, ...] | None:
     far, again = machine.l2, AGAIN * machine.l2
     if p.group > 1:
         far, again = far // NEAR, again // NEAR
-    if p.right.bytes() <= far or p.left.bytes() > again:
+    is_kept = p.right.bytes() <= far or p.left.bytes() > again
+    if not is_far(p) if p.block.panels > 1 else is_kept:
         return None
     panels = ceil(size_of(p.col.extent) / p.block.columns) * p.copies
     if panels < PANELS * machine.cores:
@@ -96,10 +102,13 @@ def panel_by_panel(p: Product) -> tuple[list[Op], Value]:
     packed = side.packed
     assert packed is not None
     assert isinstance(packed.type, BufType)
-    axes = tuple([axis for axis in side.axes() if axis.name == p.jo or axis in side.batch])
+    # Some panels may go together.
+    panels, columns = p.block.panels, Axis(p.jo, ceildiv(p.col.extent, p.block.columns))
+    axes = (*side.batch, columns)
     names = [axis.name for axis in axes]
     points = size_of(prod([axis.extent for axis in axes]))
-    part = Axis(p.part, ceil(points / ceil(points / (PARTS * p.machine.cores))))
+    wanted = (PARTS if panels == 1 else FEW_PARTS) * p.machine.cores
+    part = Axis(p.part, ceil(points / ceil(points / wanted)))
     copy = side.panel_nest(packed)
     inner = copy.axes[len(axes) :]
     deep = [axis.extent for axis in inner]
@@ -107,6 +116,8 @@ def panel_by_panel(p: Product) -> tuple[list[Op], Value]:
     length = deep[0] // p.parts
     # Of groups there are no parts of the depth, and their axes may be others.
     inside = packed.type.shape[len(axes) :] if p.group > 1 else (length, *deep[1:])
+    beside = (Axis(p.beside, panels),) if panels > 1 else ()
+    inside = (*[axis.extent for axis in beside], *inside)
     memory = Value(BufType((part.extent, *inside), packed.type.dtype))
 
     def moved(op: Op, first: int) -> Op:
@@ -116,8 +127,10 @@ def panel_by_panel(p: Product) -> tuple[list[Op], Value]:
             op = op.rebuild(regions=regions)
         if not isinstance(op, (ops.Load, ops.Store)) or op.buf is not packed:
             return op
-        at, *rest = op.index[len(axes) :]
-        return op.rebuild([memory, *op.operands[1:]], index=(sym(p.part), at - first, *rest))
+        panel, at, *rest = op.index[len(axes) - 1 :]
+        place = (substitute(panel, {p.jo: 0}),) if beside else ()
+        index = (sym(p.part), *place, at - first, *rest)
+        return op.rebuild([memory, *op.operands[1:]], index=index)
 
     count = ceil(points / size_of(part.extent))
     work = p.cycles / p.parts * ceil(size_of(p.row.extent) / p.block.rows)
@@ -130,9 +143,13 @@ def panel_by_panel(p: Product) -> tuple[list[Op], Value]:
     for nest, first in zip(_rows(p), range(0, deep[0], length), strict=True):
         copied = [axis.name for axis in copy.axes]
         to: dict[str, Dim] = dict(zip(copied, map(sym, names), strict=False))
+        if beside:
+            to[copied[len(axes) - 1]] = sym(p.jo) * panels + sym(p.beside)
         to[inner[0].name] = sym(inner[0].name) + first
         code = map_ops(Copy(to).block(copy.body), lambda op, at=first: moved(op, at))
-        pack = ops.Nest((Axis(inner[0].name, length), *inner[1:]), body=code, loc=loc)
+        deepest = (Axis(inner[0].name, length), *inner[1:])
+        # Of panels that go together, rows of a line are read one after the other.
+        pack = ops.Nest((*deepest[:-2], *beside, *deepest[-2:]), body=code, loc=loc)
         pack = split(pack, p.facts)  # where elements are parts of words, or rows share a scale
         kept = [k for k, axis in enumerate(nest.axes) if axis.name not in names]
         rows = nest.rebuild(

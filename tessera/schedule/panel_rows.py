@@ -50,7 +50,7 @@ def side_by_side(p: Product, block: Blocking) -> int:
         p: the product.
         block: that registers hold.
     """
-    is_near = block.rows * _row_bytes(p) <= ROWS * p.machine.l1
+    is_near = block.rows * _row_bytes(p) <= ROWS * p.machine.l1 and not is_far(p)
     if is_near or p.left.bytes() <= p.machine.l2 // SMALL:
         return 1
     blocks, panels = [
@@ -60,6 +60,12 @@ def side_by_side(p: Product, block: Blocking) -> int:
     programs = PROGRAMS if p.cores <= FEW else EACH * p.cores
     most = min(WAITING // (block.rows * block.columns * 4), blocks * panels * p.copies // programs)
     return ceil(panels / ceil(panels / max(most, 1)))
+
+
+def is_far(p: Product) -> bool:
+    """Whether a second operand is so large that some panels of it are better packed when they are
+    needed."""
+    return p.right.bytes() > p.machine.l2 // 2
 
 
 def panel_program(p: Product, rows: int, columns: int) -> tuple[int, int]:

@@ -402,7 +402,7 @@ class Side:
     def panel_nest(self, target: Value) -> ops.Nest:
         """One nest that packs the operand, with conditions where panels are not whole."""
         p = self.product
-        checks = bool(p.guard(self.axis, self.size)), bool(p.depth_guard)
+        checks = bool(p.guard(self.axis, p.block.columns)), bool(p.depth_guard)
         return self.copy_nest(target, {}, *checks)
 
     @property

@@ -137,7 +137,7 @@ class Product:
         self.io, self.ii = names.fresh("m"), names.fresh("i")
         self.jo, self.ji = names.fresh("n"), names.fresh("j")
         self.kb, self.kk, self.kg = names.fresh("k"), names.fresh("l"), names.fresh("g")
-        self.kp, self.part = names.fresh("p"), names.fresh("q")
+        self.kp, self.part, self.beside = names.fresh("p"), names.fresh("q"), names.fresh("w")
         self.cuts: tuple[int, ...] = ()
         self.by_panels = False
         self.memory: list[Value] = []

@@ -141,6 +141,20 @@ def test_few_rows_go_panel_by_panel(rows: int, dtype: dt.DType) -> None:
     assert "panels of the second operand, which the second cache holds" in str(lowered.schedule)
 
 
+@pytest.mark.parametrize("l1", [1 << 14, 1 << 15])
+@pytest.mark.parametrize(("dtype", "width"), [(dt.bfloat16, 1100), (dt.int8, 1024)])
+def test_some_panels_are_packed_together(dtype: dt.DType, width: int, l1: int) -> None:
+    """Of a large operand, right before all rows are multiplied with them; of the last ones there
+    may be fewer."""
+    types = operands("nn", (128, width, 384 // dtype.itemsize), dtype)
+    graph = traced(lambda x, y: widened("nn", x, y), *types)
+    inputs = bytes_or_halves(np.random.default_rng(8), types)
+    lowered = check_levels(graph, inputs, machine=replace(DEEP, l1=l1, l2=1 << 18))
+    text = str(lowered.schedule)
+    assert "panels of the second operand, which the second cache holds" in text
+    assert re.search(r" x (224|256) accumulators in registers for matrices", text)
+
+
 def test_sums_go_from_registers_into_results() -> None:
     """Where nothing else is done with them, and blocks are whole."""
     for rows, bias, is_there in ((64, False, True), (64, True, False), (37, False, False)):

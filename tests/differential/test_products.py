@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tessera as ts
 from tessera import dtypes as dt
 from tessera.compile import Lowered
 from tessera.graph.ops import elementwise as e
@@ -109,6 +110,21 @@ def test_groups(name: str, form: str, level: str) -> None:
     first, second = NARROW[name]
     types = [operands(form, (9, 35, 37), dtype)[k] for k, dtype in enumerate((first, second))]
     check_groups(types, form, level)
+
+
+@pytest.mark.parametrize("level", GROUPED)
+@pytest.mark.parametrize("dtype", [dt.int8, dt.uint8, dt.int16])
+def test_sums_that_wrap_around(dtype: dt.DType, level: str) -> None:
+    """Narrow integers are added up as wide ones: what is left of the sums is the same."""
+    types = operands("nn", (9, 35, 37), dtype)
+    graph = traced(lambda x, y: product("nn", x, y), *types)
+    x, y = inputs = extremes(types)
+    lowered = check_levels(graph, inputs, machine=machine(level))
+    assert "target.dot_groups" in str(lowered.target)
+    wide = x.astype(np.int64) @ y.astype(np.int64)
+    assert (wide > np.iinfo(dtype.np).max).any()
+    found = ts.matmul(ts.asarray(x), ts.asarray(y))
+    np.testing.assert_array_equal(np.asarray(found), wide.astype(dtype.np))
 
 
 @pytest.mark.parametrize("level", GROUPED)

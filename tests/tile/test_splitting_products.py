@@ -148,7 +148,9 @@ def test_products_in_parts(always: None, dtype: dt.DType, depth: int) -> None:
     x, y = typed(20, depth, dtype=dtype), typed(depth, 33, dtype=dtype)
     assert len(nests_of(parts(matmul, x, y))) == 2
     module = check_gpu(matmul, x, y, length=depth, factor=8.0)
-    assert all(t.tile_type(op.a).dtype is dtype for op in ops_of(module, t.Dot))
+    # Sums of bytes are added up as int32, and some parts of them are widened before.
+    found = {t.tile_type(op.a).dtype for op in ops_of(module, t.Dot)}
+    assert found <= ({dt.int8, dt.int32} if dtype is dt.int8 else {dtype})
     check_gpu(weights, typed(depth, 20, dtype=dtype), typed(depth, 33, dtype=dtype), length=depth)
 
 

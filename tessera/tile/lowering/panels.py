@@ -82,7 +82,7 @@ def run(
             size = (em.const(rows.size, int64), em.const(width, int64))
             start = em.map("add", cols.start, em.map("mul", k, size[1]))
             view = em.pure(t.View, room, at, size, (size[1], one))
-            follow(view, TileDim(cols.name, width, start, cols.extent))
+            follow(view, TileDim(cols.name, width, start, cols.extent, cols.checked))
 
     if most == 1:
         last_part(zero, zero)
@@ -93,8 +93,10 @@ def run(
     # All parts have about as many steps.
     parts = -(-steps // PART) if isinstance(steps, int) else 0
     part = em.const(-(-steps // parts) if isinstance(steps, int) and parts else PART, int64)
-    back = em.map("max", em.map("sub", end, one), zero)
-    last = em.map("sub", back, em.map("rem", back, part))
+    last = zero
+    if parts != 1:
+        back = em.map("max", em.map("sub", end, one), zero)
+        last = em.map("sub", back, em.map("rem", back, part))
 
     def before(first: Value, _: list[Value]) -> tuple[Value, ...]:
         def each(k: Value, _: list[Value]) -> tuple[Value, ...]:
@@ -108,7 +110,8 @@ def run(
         last_part(k, last)
         return ()
 
-    em.loop((zero, last, part), (), before)
+    if parts != 1:
+        em.loop((zero, last, part), (), before)
     em.loop((zero, count, one), (), block)
 
 
