@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 PARTS = 4
 """Programs for each core."""
 
-FEW_PARTS = 2
-"""The same, where some panels go together."""
-
 PANELS = 2
 """Panels for each core at least: cores do not share one."""
 
@@ -107,8 +104,8 @@ def panel_by_panel(p: Product) -> tuple[list[Op], Value]:
     axes = (*side.batch, columns)
     names = [axis.name for axis in axes]
     points = size_of(prod([axis.extent for axis in axes]))
-    wanted = (PARTS if panels == 1 else FEW_PARTS) * p.machine.cores
-    part = Axis(p.part, ceil(points / ceil(points / wanted)))
+    each = ceil(points / (PARTS * p.machine.cores)) if panels == 1 else _even(p, points)
+    part = Axis(p.part, ceil(points / each))
     copy = side.panel_nest(packed)
     inner = copy.axes[len(axes) :]
     deep = [axis.extent for axis in inner]
@@ -159,6 +156,18 @@ def panel_by_panel(p: Product) -> tuple[list[Op], Value]:
         body = Block((), [pack, rows], ())
         found.append(Each(axes, 0, part, reason, grain, body=body, loc=loc))
     return found, memory
+
+
+def _even(p: Product, points: int) -> int:
+    """How many a program has, so that all cores are done at about the same time: as many as may be,
+    for two rounds at least."""
+    cores = p.machine.cores
+
+    def time(each: int) -> int:
+        return ceil(ceil(points / each) / cores) * each
+
+    sizes = range(max(points // (2 * cores), 1), 0, -1)
+    return min(sizes, key=time)
 
 
 def _rows(p: Product) -> list[ops.Nest]:

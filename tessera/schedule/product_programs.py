@@ -48,13 +48,13 @@ def program(p: Product, rows: int, columns: int) -> tuple[int, int]:
         rows: blocks along them.
         columns: the same.
     """
+    if p.groups.is_panels:
+        return panel_program(p, rows, columns)
     panel = p.block.rows * p.depth * p.elements[0].itemsize // p.parts
     most = max(p.machine.l2 // 2 // panel, 1)
     if p.cores > FEW:
         right = p.block.columns * p.depth * p.elements[1].itemsize // p.parts
         return share(Shared(p.copies, p.cores, p.cycles, panel, right), (rows, columns), most)
-    if p.groups.is_panels:
-        return panel_program(p, rows, columns)
     wanted, near = ceil(PROGRAMS / p.copies), p.machine.l2 // NEAR
     if rows > 1 and columns >= wanted and p.left.bytes() <= near < p.right.bytes():
         # Few rows go over one panel after the other, which nobody else reads.

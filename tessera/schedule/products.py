@@ -451,7 +451,8 @@ class Product:
         if is_far:
             code = past_caches(code)
         found = (*before, *turns, col_axis, *after, row_axis, *inner)
-        if (is_far and goes_along_rows(self)) or (self.groups.is_panels and not after):
+        by_rows = self.groups.is_panels and not after and wide > 1
+        if (is_far and goes_along_rows(self)) or by_rows:
             found = (*before, *after, row_axis, col_axis, *inner)
         sizes = {**dict.fromkeys(self.others, 1), col_axis: wide, row_axis: count}
         chunk: list[int] = []

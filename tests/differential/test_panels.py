@@ -19,6 +19,7 @@ from tessera.graph.ops import elementwise as e
 from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.rearrange import broadcast
 from tessera.ir.intexpr import sym
+from tessera.schedule import panel_rows
 from tessera.target.machine import machine
 from tests.differential.levels import check_levels
 from tests.differential.test_products import FORMS, operands, product
@@ -27,6 +28,13 @@ from tests.schedule.lowering import traced, typed
 PANELS = machine("x86-64-v4-amx")
 DEEP = replace(PANELS, l1=1 << 14, l2=1 << 16, cores=2)
 """With small caches."""
+
+
+@pytest.fixture
+def few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small products are cut as large ones."""
+    monkeypatch.setattr(panel_rows, "TILES", 1)
+
 
 
 def bytes_or_halves(rng: np.random.Generator, types: list[Any]) -> list[np.ndarray]:
@@ -93,7 +101,7 @@ def test_panels_are_read_in_place(rows: int, dtype: dt.DType) -> None:
     [(128, 250, 18, 128), (97, 160, 33, 64), (200, 300, 17, 160), (40, 70, 5, 32)],
 )
 def test_panels_side_by_side(
-    rows: int, width: int, steps: int, wanted: int, dtype: dt.DType
+    few_are_enough: None, rows: int, width: int, steps: int, wanted: int, dtype: dt.DType
 ) -> None:
     """Where the first cache does not hold the rows of a block, some panels go over a part of the
     depth after each other; of the last ones there may be fewer."""
@@ -104,7 +112,7 @@ def test_panels_side_by_side(
     assert f" x {wanted} accumulators in registers for matrices" in str(lowered.schedule)
 
 
-def test_panels_side_by_side_of_any_number() -> None:
+def test_panels_side_by_side_of_any_number(few_are_enough: None) -> None:
     """How many rows there are, panels and steps, is known when they are multiplied."""
     sizes = {"S": 45, "K": 1100, "N": 250}
     s, k, n = map(sym, sizes)
@@ -117,7 +125,7 @@ def test_panels_side_by_side_of_any_number() -> None:
     assert re.search(r" x (64|96|128|256) accumulators", str(lowered.schedule))
 
 
-def test_all_that_follows_panels_at_once() -> None:
+def test_all_that_follows_panels_at_once(few_are_enough: None) -> None:
     """What is not done row by row has all sums of a tile."""
 
     def fn(x: Any, y: Any) -> Any:
@@ -143,7 +151,9 @@ def test_few_rows_go_panel_by_panel(rows: int, dtype: dt.DType) -> None:
 
 @pytest.mark.parametrize("l1", [1 << 14, 1 << 15])
 @pytest.mark.parametrize(("dtype", "width"), [(dt.bfloat16, 1100), (dt.int8, 1024)])
-def test_some_panels_are_packed_together(dtype: dt.DType, width: int, l1: int) -> None:
+def test_some_panels_are_packed_together(
+    few_are_enough: None, dtype: dt.DType, width: int, l1: int
+) -> None:
     """Of a large operand, right before all rows are multiplied with them; of the last ones there
     may be fewer."""
     types = operands("nn", (128, width, 384 // dtype.itemsize), dtype)
