@@ -75,8 +75,8 @@ def panel_cuts(p: Product) -> tuple[int, ...] | None:
     far, again = machine.l2, AGAIN * machine.l2
     if p.group > 1:
         far, again = far // NEAR, again // NEAR
-    is_kept = p.right.bytes() <= far or p.left.bytes() > again
-    if not is_far(p) if p.block.panels > 1 else is_kept:
+    pays = p.right.bytes() > far and p.left.bytes() <= again
+    if not (is_far(p) if p.block.panels > 1 else pays):
         return None
     panels = ceil(size_of(p.col.extent) / p.block.columns) * p.copies
     if panels < PANELS * machine.cores:

@@ -48,7 +48,7 @@ def _end(w: Writer, op: EndPanels) -> None:
 
 
 def _dot(w: Writer, op: DotPanels) -> None:
-    """The sums of a block: from zero on, or where they are."""
+    """The sums of a block, from zero on or from those that wait."""
     found = registers(op.rows, op.columns)
     assert found is not None
     left, right, start, out, first, end = [w.name(v) for v in op.operands]
