@@ -27,8 +27,8 @@ from tessera.schedule import ops
 from tessera.schedule.axes import split
 from tessera.schedule.block_ops import Each
 from tessera.schedule.copying import Copy
-from tessera.schedule.grains import grain_of
-from tessera.schedule.panel_rows import is_far
+from tessera.schedule.grains import grain_of, idle
+from tessera.schedule.panel_rows import SMALL, is_far
 from tessera.schedule.product_parts import Part
 from tessera.schedule.sizes import size_of
 from tessera.schedule.types import Axis, BufType
@@ -53,8 +53,8 @@ SHARE = 8
 NEAR = 16
 """Operands of products that are added in groups go so from a size on that is such a part, as they
 take a part of the time to be multiplied: one thread of a Xeon (Emerald Rapids) takes 0.85 of the
-time for 32 x 1024 x 1024 of int8, 0.65 for 32 x 2048 x 512. So do first operands up to such a size:
-1001 x 999 x 1003 takes 1.03."""
+time for 32 x 1024 x 1024 of int8, 0.65 for 32 x 2048 x 512. First operands
+that are larger than `SMALL` are read too often for that: 1001 x 999 x 1003 takes 1.03."""
 
 UNROLLED = 4
 """Parts of the depth at most: each is written down by itself."""
@@ -74,7 +74,7 @@ def panel_cuts(p: Product) -> tuple[int, ...] | None:
         return None
     far, again = machine.l2, AGAIN * machine.l2
     if p.group > 1:
-        far, again = far // NEAR, again // NEAR
+        far, again = machine.l2 // NEAR, machine.l2 // SMALL
     pays = p.right.bytes() > far and p.left.bytes() <= again
     if not (is_far(p) if p.block.panels > 1 else pays):
         return None
@@ -104,7 +104,11 @@ def panel_by_panel(p: Product) -> tuple[list[Op], Value]:
     axes = (*side.batch, columns)
     names = [axis.name for axis in axes]
     points = size_of(prod([axis.extent for axis in axes]))
-    each = ceil(points / (PARTS * p.machine.cores)) if panels == 1 else _even(p, points)
+    each = ceil(points / (PARTS * p.machine.cores))
+    if panels > 1:
+        # As many as may be, for two rounds at least: all cores are done at about the same time.
+        sizes = range(max(points // (2 * p.machine.cores), 1), 0, -1)
+        each = min(sizes, key=lambda size: idle(points, size))
     part = Axis(p.part, ceil(points / each))
     copy = side.panel_nest(packed)
     inner = copy.axes[len(axes) :]
@@ -156,18 +160,6 @@ def panel_by_panel(p: Product) -> tuple[list[Op], Value]:
         body = Block((), [pack, rows], ())
         found.append(Each(axes, 0, part, reason, grain, body=body, loc=loc))
     return found, memory
-
-
-def _even(p: Product, points: int) -> int:
-    """How many a program has, so that all cores are done at about the same time: as many as may be,
-    for two rounds at least."""
-    cores = p.machine.cores
-
-    def time(each: int) -> int:
-        return ceil(ceil(points / each) / cores) * each
-
-    sizes = range(max(points // (2 * cores), 1), 0, -1)
-    return min(sizes, key=time)
 
 
 def _rows(p: Product) -> list[ops.Nest]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from tessera.schedule.grains import programs_of
+from tessera.schedule.grains import even, programs_of
 from tessera.schedule.product_sides import LINE
 from tessera.schedule.sizes import size_of
 
@@ -69,7 +69,7 @@ def side_by_side(p: Product, block: Blocking) -> int:
     if each < TILES:
         return 1
     most = max(min(WAITING // (block.rows * block.columns * 4), each), 1)
-    return ceil(panels / ceil(panels / most))
+    return even(panels, most, 1)
 
 
 def is_far(p: Product) -> bool:
@@ -92,7 +92,7 @@ def panel_program(p: Product, rows: int, columns: int) -> tuple[int, int]:
     least = WIDE // p.block.panels if p.cores <= FEW_CORES else 1
     wide = min(near, max(ceil(columns / wanted), least))
     beside = ceil(columns / wide)
-    return ceil(rows / min(ceil(wanted / beside), rows)), ceil(columns / beside)
+    return ceil(rows / min(ceil(wanted / beside), rows)), even(columns, wide, 1)
 
 
 def _row_bytes(p: Product) -> int:

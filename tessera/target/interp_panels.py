@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tessera.dtypes import DType
 from tessera.ir.core import Op, Value
 from tessera.ir.verify import fail
@@ -47,7 +45,7 @@ def _dot_panels(s: Interpreter, op: DotPanels) -> None:
     sums = dot_panels(elements[at], right, op.columns, dtype)
     if first:
         sums += _elements(s, op, op.start, sums.size, dtype).reshape(sums.shape)
-    at = np.add.outer(np.arange(op.rows) * op.width, np.arange(op.columns))
+    at = places_of((1, op.rows, op.columns), 0, op.width)[0]
     _elements(s, op, op.out, int(at.max()) + 1, dtype)[at] = sums
 
 

@@ -64,7 +64,7 @@ def _dot_panels(s: Interpreter, op: DotPanels) -> None:
     if first:
         start = start_at + np.arange(sums.size).reshape(sums.shape)
         sums += _elements(s, op, op.start, start)
-    at = out_at + np.add.outer(np.arange(op.rows) * op.width, np.arange(op.columns))
+    at = out_at + places_of((1, op.rows, op.columns), 0, op.width)[0]
     _check(op, out, at)
     out.data[at] = sums
 

@@ -39,7 +39,7 @@ class Registers:
 
     Attributes:
         down: registers along the rows.
-        across: the same along its columns.
+        across: the same along the columns.
         rows: of a register.
     """
 

@@ -20,7 +20,7 @@ from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.rearrange import broadcast
 from tessera.ir.intexpr import sym
 from tessera.schedule import panel_rows
-from tessera.target.machine import machine
+from tessera.target.machine import Machine, machine
 from tests.differential.levels import check_levels
 from tests.differential.test_products import FORMS, operands, product
 from tests.schedule.lowering import traced, typed
@@ -49,13 +49,15 @@ def bytes_or_halves(rng: np.random.Generator, types: list[Any]) -> list[np.ndarr
     return found
 
 
-def panelled(fn: Any, types: list[Any], dims: dict[str, int] | None = None) -> Lowered:
+def panelled(
+    fn: Any, types: list[Any], dims: dict[str, int] | None = None, machine: Machine = PANELS
+) -> Lowered:
     """Runs a product in registers for matrices."""
     graph = traced(fn, *types)
     sizes = dims or {}
     shapes = [typed(*[sizes.get(str(n), n) for n in t.shape], dtype=t.dtype) for t in types]
     inputs = bytes_or_halves(np.random.default_rng(7), shapes)
-    lowered = check_levels(graph, inputs, dims, machine=PANELS)
+    lowered = check_levels(graph, inputs, dims, machine=machine)
     assert "target.dot_panels" in str(lowered.target)
     return lowered
 
@@ -106,9 +108,7 @@ def test_panels_side_by_side(
     """Where the first cache does not hold the rows of a block, some panels go over a part of the
     depth after each other; of the last ones there may be fewer."""
     types = operands("nn", (rows, width, steps * 64 // dtype.itemsize), dtype)
-    graph = traced(lambda x, y: widened("nn", x, y), *types)
-    inputs = bytes_or_halves(np.random.default_rng(8), types)
-    lowered = check_levels(graph, inputs, machine=DEEP)
+    lowered = panelled(lambda x, y: widened("nn", x, y), types, machine=DEEP)
     assert f" x {wanted} accumulators in registers for matrices" in str(lowered.schedule)
 
 
@@ -117,25 +117,15 @@ def test_panels_side_by_side_of_any_number(few_are_enough: None) -> None:
     sizes = {"S": 45, "K": 1100, "N": 250}
     s, k, n = map(sym, sizes)
     types = [typed(s, k, dtype=dt.bfloat16), typed(k, n, dtype=dt.bfloat16)]
-    graph = traced(lambda x, y: product("nn", x, y), *types)
-    arrays = [typed(*[sizes[str(d)] for d in t.shape], dtype=t.dtype) for t in types]
-    inputs = bytes_or_halves(np.random.default_rng(8), arrays)
-    lowered = check_levels(graph, inputs, sizes, machine=DEEP)
+    lowered = panelled(lambda x, y: product("nn", x, y), types, sizes, DEEP)
     assert "min(" in str(lowered.tile) or "fn=min" in str(lowered.tile)
     assert re.search(r" x (64|96|128|256) accumulators", str(lowered.schedule))
 
 
-def test_all_that_follows_panels_at_once(few_are_enough: None) -> None:
-    """What is not done row by row has all sums of a tile."""
-
-    def fn(x: Any, y: Any) -> Any:
-        z = product("nn", x, y)
-        return ts.max(z, axis=1)
-
+def test_a_kernel_that_reads_products_of_panels(few_are_enough: None) -> None:
+    """Which has what all panels of its rows gave."""
     types = operands("nn", (64, 250, 576), dt.bfloat16)
-    graph = traced(fn, *types)
-    inputs = bytes_or_halves(np.random.default_rng(8), types)
-    check_levels(graph, inputs, machine=DEEP)
+    panelled(lambda x, y: ts.max(product("nn", x, y), axis=1), types, machine=DEEP)
 
 
 @pytest.mark.parametrize("dtype", [dt.bfloat16, dt.int8])
@@ -143,9 +133,7 @@ def test_all_that_follows_panels_at_once(few_are_enough: None) -> None:
 def test_few_rows_go_panel_by_panel(rows: int, dtype: dt.DType) -> None:
     """Each panel is packed, multiplied with all rows, and forgotten."""
     types = operands("nn", (rows, 330, 640), dtype)
-    graph = traced(lambda x, y: widened("nn", x, y), *types)
-    inputs = bytes_or_halves(np.random.default_rng(8), types)
-    lowered = check_levels(graph, inputs, machine=replace(DEEP, l2=1 << 18))
+    lowered = panelled(lambda x, y: widened("nn", x, y), types, machine=replace(DEEP, l2=1 << 18))
     assert "panels of the second operand, which the second cache holds" in str(lowered.schedule)
 
 
@@ -157,9 +145,8 @@ def test_some_panels_are_packed_together(
     """Of a large operand, right before all rows are multiplied with them; of the last ones there
     may be fewer."""
     types = operands("nn", (128, width, 384 // dtype.itemsize), dtype)
-    graph = traced(lambda x, y: widened("nn", x, y), *types)
-    inputs = bytes_or_halves(np.random.default_rng(8), types)
-    lowered = check_levels(graph, inputs, machine=replace(DEEP, l1=l1, l2=1 << 18))
+    cpu = replace(DEEP, l1=l1, l2=1 << 18)
+    lowered = panelled(lambda x, y: widened("nn", x, y), types, machine=cpu)
     text = str(lowered.schedule)
     assert "panels of the second operand, which the second cache holds" in text
     assert re.search(r" x (224|256) accumulators in registers for matrices", text)

@@ -33,14 +33,15 @@ def dot_panels(s: Lowering, op: DotPanels) -> None:
     """A product; where others need other registers, these are set up for it alone."""
     pointers: list[Value] = []
     dtypes: list[DType] = []
-    places = [(op.left, op.left_at), (op.right, op.right_at), (op.start, op.start_at)]
-    for mem, start in (*places, (op.out, op.out_at)):
+    places = ((op.left, op.left_at), (op.right, op.right_at))
+    sums = ((op.start, op.start_at), (op.out, op.out_at))
+    for mem, first in (*places, *sums):
         assert isinstance(mem.type, MemType)
         dtypes.append(mem.type.dtype)
-        at = s.map("mul", s.scalar(start), s.index(mem.type.dtype.itemsize))
+        at = s.map("mul", s.scalar(first), s.index(mem.type.dtype.itemsize))
         pointers.append(s.emit(t.PtrAdd(s.ptr(mem), at, loc=s.loc)))
     operands = (*pointers, s.scalar(op.first), s.scalar(op.end))
-    fields = (*dtypes[:2], op.rows, op.columns, op.depth, op.step, op.row, op.width)
+    fields = (*dtypes[: len(places)], op.rows, op.columns, op.depth, op.step, op.row, op.width)
     if not s.has_panels:
         s.emit(panel_ops.BeginPanels(*op.set_up, loc=s.loc))
     s.emit(panel_ops.DotPanels(*operands, *fields, loc=s.loc))

@@ -89,14 +89,14 @@ def _dot(w: Writer, op: DotPanels) -> None:
                 picks = i * across + j, _LEFT + i % 2, _RIGHT + j % 2
                 _call(w, _PRODUCTS[op.a, op.b], *[f"i8 {k}" for k in picks])
 
-    _loop(w, (first, end), 1, step)
+    _loop(w, (first, end), step)
     for k in sums:
         place = place_of(out, k, step_out)
         _call(w, "tilestored64", f"i8 {k}", f"ptr {place}", f"i64 {step_out}")
 
 
-def _loop(w: Writer, bounds: tuple[str, str], by: int, body: Callable[[str], None]) -> None:
-    """A loop over an i64."""
+def _loop(w: Writer, bounds: tuple[str, str], body: Callable[[str], None]) -> None:
+    """A loop over an i64, one by one."""
     n, before = w.next_label(), w.label
     w.put(f"br label %head{n}")
     w.start(f"head{n}")
@@ -108,7 +108,7 @@ def _loop(w: Writer, bounds: tuple[str, str], by: int, body: Callable[[str], Non
     body(place)
     w.put(f"br label %latch{n}")
     w.start(f"latch{n}")
-    w.put(f"{following} = add nsw i64 {place}, {by}")
+    w.put(f"{following} = add nsw i64 {place}, 1")
     w.put(f"br label %head{n}{as_it_is(w)}")
     w.start(f"done{n}")
 

@@ -206,13 +206,13 @@ class _Checking:
 
     def panels(self, op: DotPanels, operands: Sequence[Value]) -> None:
         """A product of panels, if both and its sums are inside of their buffers."""
-        b, zero, end = self.b, self.index(0), operands[5]
+        b, zero, end = self.b, self.index(0), self.value(op.end)
         row, item = (op.rows - 1) * op.row + op.depth, op.a.itemsize
         last = b.map("mul", b.map("sub", end, self.index(1)), self.index(op.step * item))
         right = b.map("mul", end, self.index(op.columns * op.depth * op.b.itemsize))
         sums = self.index(op.rows * op.columns * GROUP_BYTES)
         # Where there is no step before, sums begin at zero.
-        before = b.map("select", b.map("gt", operands[4], zero), sums, zero)
+        before = b.map("select", b.map("gt", self.value(op.first), zero), sums, zero)
         out = (op.rows - 1) * op.width + op.columns
         wanted = [
             ("reads", item, b.map("add", last, self.index(row * item))),

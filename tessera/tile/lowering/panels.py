@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from tessera.dtypes import int64
+from tessera.errors import CompileError
 from tessera.ir.core import Op, Value
 from tessera.ir.intexpr import Dim, linear_in, substitute
 from tessera.schedule import ops as s
+from tessera.schedule.access import offset
+from tessera.schedule.grains import even
 from tessera.schedule.panel_ops import ContractPanels
 from tessera.tile import ops as t
 from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
@@ -51,8 +54,8 @@ def run(
     assert isinstance(groups.extent, int) and isinstance(group.extent, int)
     assert group.extent * dtype_of(left.result).itemsize == GROUP_BYTES
     names = (rows.name, cols.name, *[axis.name for axis in op.axes])
-    begins = [low.memory[left.buf], em.index(_place(low, left, names))]
-    begins += [low.memory[right.buf], em.index(_place(low, right, names))]
+    first = low.memory[left.buf], em.index(_place(left, names))
+    second, second_at = low.memory[right.buf], em.index(_place(right, names))
     width, sums = op.columns, rows.size * op.columns
     panel = prod([axis.extent for axis in op.axes]) * width
     steps = prod([axis.extent for axis in outer])
@@ -62,22 +65,21 @@ def run(
     sizes = rows.size, width, groups.extent * group.extent, op.step, op.row
     out, out_at, out_row = room, zero, width
     if store is not None:
-        out, out_at = low.memory[store.buf], em.index(_place(low, store, names))
-        out_row = _row_of(low, store, rows.name)
+        out, out_at = low.memory[store.buf], em.index(_place(store, names))
+        out_row = _step(store, rows.name)
 
-    def dot(k: Value, first: Value, end: Value, is_last: bool) -> Value:
-        mem, at = begins[2:]
-        at = em.map("add", at, em.map("mul", k, em.index(panel)))
+    def dot(k: Value, begin: Value, end: Value, is_last: bool) -> Value:
+        at = em.map("add", second_at, em.map("mul", k, em.index(panel)))
         waits = em.map("mul", k, em.const(sums, int64))
         to: tuple[Value, Value] = (room, waits)
         if is_last and store is not None:
             to = (out, em.map("add", out_at, em.map("mul", k, em.const(width, int64))))
-        places = (*begins[:2], mem, at, first, end, room, waits, *to)
+        places = (*first, second, at, begin, end, room, waits, *to)
         em.add(DotPanels(*places, *sizes, out_row if is_last else width, loc=op.loc))
         return waits
 
-    def last_part(k: Value, first: Value) -> None:
-        at = dot(k, first, end, True)
+    def last_part(k: Value, begin: Value) -> None:
+        at = dot(k, begin, end, True)
         if store is None:
             size = (em.const(rows.size, int64), em.const(width, int64))
             start = em.map("add", cols.start, em.map("mul", k, size[1]))
@@ -90,17 +92,12 @@ def run(
     # The last tile may have fewer than others.
     rest = op.panels - _panel_of(right, cols, width)
     count = em.map("min", em.const(most, int64), em.index(rest))
-    # All parts have about as many steps.
-    parts = -(-steps // PART) if isinstance(steps, int) else 0
-    part = em.const(-(-steps // parts) if isinstance(steps, int) and parts else PART, int64)
     last = zero
-    if parts != 1:
-        back = em.map("max", em.map("sub", end, one), zero)
-        last = em.map("sub", back, em.map("rem", back, part))
+    part = em.const(even(steps, PART, 1) if isinstance(steps, int) and steps else PART, int64)
 
-    def before(first: Value, _: list[Value]) -> tuple[Value, ...]:
+    def before(begin: Value, _: list[Value]) -> tuple[Value, ...]:
         def each(k: Value, _: list[Value]) -> tuple[Value, ...]:
-            dot(k, first, em.map("add", first, part), False)
+            dot(k, begin, em.map("add", begin, part), False)
             return ()
 
         em.loop((zero, count, one), (), each)
@@ -110,7 +107,9 @@ def run(
         last_part(k, last)
         return ()
 
-    if parts != 1:
+    if not isinstance(steps, int) or steps > PART:
+        back = em.map("max", em.map("sub", end, one), zero)
+        last = em.map("sub", back, em.map("rem", back, part))
         em.loop((zero, last, part), (), before)
     em.loop((zero, count, one), (), block)
 
@@ -122,7 +121,7 @@ def _panel_of(right: s.Load, cols: TileDim, width: int) -> Dim:
     return first
 
 
-def into_result(low: State, op: ContractPanels, rest: Sequence[Op], point: Point) -> s.Store | None:
+def into_result(op: ContractPanels, rest: Sequence[Op], point: Point) -> s.Store | None:
     """What stores a tile as it is, and is all that follows: registers can go there at once."""
     if len(rest) != 1 or not isinstance(rest[0], s.Store):
         return None
@@ -130,40 +129,23 @@ def into_result(low: State, op: ContractPanels, rest: Sequence[Op], point: Point
     is_plain = not (store.where or store.dyn or store.combine or store.streaming or store.ahead)
     if not is_plain or store.keeps or store.value is not op.result:
         return None
-    found = [_row_of(low, store, dim.name) for dim in (rows, cols)]
+    found = [_step(store, dim.name) for dim in (rows, cols)]
     return store if found[0] > 0 and found[1] == 1 else None
 
 
-def _place(low: State, op: s.Load | s.Store, names: Sequence[str]) -> Dim:
+def _place(op: s.Load | s.Store, names: Sequence[str]) -> Dim:
     """Where what a tile accesses begins, whose axes have some names, in elements."""
     begin: Mapping[str, Dim] = dict.fromkeys(names, 0)
-    return substitute(_offset(low, op), begin)
+    return substitute(offset(op), begin)
 
 
-def _offset(low: State, op: s.Load | s.Store) -> Dim:
-    strides = low.buffer(op.buf).element_strides()
-    return sum([e * n for e, n in zip(op.index, strides, strict=True)], 0)
-
-
-def _row_of(low: State, op: s.Store, name: str) -> int:
+def _step(op: s.Store, name: str) -> int:
     """Elements from one place along an axis to the next; 0 if no number says that."""
-    found = linear_in(_offset(low, op), (name,))
+    found = linear_in(offset(op), (name,))
     step = found[0][name] if found else 0
     return step if isinstance(step, int) else 0
 
 
 def contract(low: State, op: ContractPanels, point: Point) -> Val:
-    """All sums of a tile, as a value."""
-    em = low.em
-    zero, one, *size = [em.const(k, int64) for k in (0, 1, *point.shape)]
-    (room,) = em.add(Scratch(op.dtype, point.shape[0] * point.shape[1], loc=em.loc))
-    whole = em.pure(t.View, room, zero, tuple(size), (size[1], one))
-
-    def follow(view: Value, cols: TileDim) -> None:
-        (found,) = em.add(t.Load(view, (zero, zero), (), (point.shape[0], cols.size), loc=op.loc))
-        at = em.map("sub", cols.start, point.dims[1].start)
-        em.add(t.Store(whole, found, (zero, at), (), loc=op.loc))
-
-    run(low, op, point, None, follow)
-    (found,) = em.add(t.Load(whole, (zero, zero), (), point.shape, loc=op.loc))
-    return Val((found,), point.names)
+    """No value of a tile: what follows its sums reads them row by row."""
+    raise CompileError("a product of panels, and no rows of what follows it", loc=op.loc)

@@ -81,7 +81,7 @@ def run(low: State, ops: Sequence[Op], at: int, point: Point) -> None:
         em.loop((zero, height, one), (), row)
 
     if isinstance(product, ContractPanels):
-        panels.run(low, product, point, panels.into_result(low, product, rest, point), follow)
+        panels.run(low, product, point, panels.into_result(product, rest, point), follow)
     else:
         low.run([product], point)
         value = low.env[product.result]
