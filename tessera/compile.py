@@ -379,13 +379,15 @@ class Lowered(Stages):
         return BoundsRecord(self.traced.name, self.sites, looked_for)
 
     def _source(self, module: ModuleText) -> cpu.Source:
-        """What LLVM compiles for a module."""
+        """What LLVM compiles for a module. Code that checks its accesses is to be there soon: it
+        runs slowly anyway."""
+        few = module.is_plain or self.is_checked
         return cpu.Source(
             module.text,
             self.cpu,
             self.traced.name,
-            optimize=not module.is_glue,
-            passes="none" if module.is_finished else "few" if module.is_plain else "all",
+            optimize=not (module.is_glue or self.is_checked),
+            passes="none" if module.is_finished or module.is_glue else "few" if few else "all",
         )
 
     @cached_property

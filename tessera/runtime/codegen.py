@@ -64,7 +64,8 @@ class Source:
         text: One LLVM module.
         machine: The machine to compile for.
         name: What messages call it.
-        optimize: Whether LLVM optimises.
+        optimize: Whether LLVM chooses instructions and registers with care, which takes most of its
+            time.
         unroll: Whether LLVM may unroll loops beyond what the text did.
         passes: Which passes run over the text before it becomes instructions: LLVM's standard ones,
             `FEW`, or none.
@@ -202,7 +203,7 @@ class _Compiler:
                 module.verify()
             except RuntimeError as error:
                 raise _rejected(source, str(error)) from None
-            if source.optimize and source.passes != "none":
+            if source.passes != "none":
                 self.run_passes(module, target, source)
             yield module
 

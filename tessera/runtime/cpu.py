@@ -141,7 +141,7 @@ def compile_text(
         CompileError: LLVM rejects the text, the machine lacks something that the text uses, or a
             declared function does not exist.
     """
-    source = Source(text, machine, name, optimize, unroll)
+    source = Source(text, machine, name, optimize, unroll, "all" if optimize else "none")
     return compile_sources([source], cache=cache, imports=imports)
 
 
