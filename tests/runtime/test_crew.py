@@ -178,7 +178,7 @@ PLAIN: dict[str, tuple[Any, tuple[int, ...], bool]] = {
     "streams arrays": (lambda x: (x + 1, x * 2), (4096, 4096), False),
     "gathers": (lambda x: ts.take(x, ts.astype(x[0], ts.int32), axis=0), (64, 64), True),
     "numbers": (lambda x: ts.bincount(ts.astype(x[0], ts.int32), length=9), (64, 64), False),
-    "a loop": (lambda x: ts.fori_loop(0, 9, lambda _, y: softmax(y), x), (64, 64), False),
+    "a loop": (lambda x: ts.fori_loop(0, 9, lambda _, y: softmax(y), x), (64, 64), True),
 }
 
 

@@ -121,9 +121,10 @@ class ModuleWriter:
     def finish(self, module: Module, entry: str) -> None:
         """Writes the entry, once the other functions of a program are written."""
         w = self._writer
+        is_plain = all([_is_plain(op) for op in walk(module.entry.body)])
         if self._is_one:
-            is_plain = self._is_plain and not repeats(module.entry)
             text = w.finish(module, entry)
+            is_plain &= self._is_plain
             self._take(ModuleText(text, is_plain=is_plain, is_last=True))
             return
         for is_finished, names in self._open.items():
@@ -134,7 +135,7 @@ class ModuleWriter:
         self._known[entry] = Part(w.lines[first:], w.needs, "")
         text = _group_text(w, self._known, [*self._rare, entry])
         is_glue = not repeats(module.entry)
-        self._take(ModuleText(text, is_glue, is_last=True))
+        self._take(ModuleText(text, is_glue, is_plain=is_plain, is_last=True))
 
     def _give(self, is_finished: bool) -> None:
         text = _group_text(self._writer, self._known, self._open[is_finished])
@@ -166,7 +167,7 @@ def _declarations(
     return [known[n].declaration if n in known else w.declared[n] for n in others]
 
 
-def _is_plain(op: Op, followers: Collection[Op]) -> bool:
+def _is_plain(op: Op, followers: Collection[Op] = ()) -> bool:
     """Whether an op needs few of LLVM's passes. Of loops that go through memory element by element
     the others make more, and they find that tests of the addresses of several streamed rows are
     one."""
