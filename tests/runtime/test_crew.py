@@ -190,6 +190,16 @@ def test_plain_code_takes_few_passes(name: str, one_module: None) -> None:
     assert [module.is_plain for module in lowered.modules] == [is_plain]
 
 
+@pytest.mark.parametrize("debug", [False, True])
+def test_code_that_checks_itself_is_compiled_quickly(debug: bool, one_module: None) -> None:
+    counts = PLAIN["numbers"][0]
+    with config.update(debug_bounds=debug):
+        lowered = Lowered(ts.make_graph(counts)(ts.ones((64, 64))))
+        (source,) = [lowered._source(module) for module in lowered.modules]
+    assert source.optimize is not debug
+    assert source.passes == ("few" if debug else "all")
+
+
 @pytest.mark.parametrize("columns", [5, 60, 64, 100, 128, 256, 1000, 1024])
 def test_few_passes_compute_the_same(
     columns: int, one_module: None, monkeypatch: pytest.MonkeyPatch

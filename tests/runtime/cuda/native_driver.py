@@ -161,7 +161,7 @@ class NativeDriver:
     """
 
     def __init__(self) -> None:
-        source = Source(_TEXT, machine("host"), "native driver", optimize=False)
+        source = Source(_TEXT, machine("host"), "native driver", optimize=False, passes="none")
         self._loaded: Loaded = load(source, ObjectCache(None))
         self.addresses: Mapping[str, int] = self._loaded.addresses
         log = ctypes.CFUNCTYPE(ctypes.c_void_p)(self.addresses["log"])()
