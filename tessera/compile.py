@@ -381,13 +381,13 @@ class Lowered(Stages):
     def _source(self, module: ModuleText) -> cpu.Source:
         """What LLVM compiles for a module. Code that checks its accesses is to be there soon: it
         runs slowly anyway."""
-        few = module.is_plain or self.is_checked
+        fewer = "few" if self.is_checked and module.passes == "all" else module.passes
         return cpu.Source(
             module.text,
             self.cpu,
             self.traced.name,
             optimize=not (module.is_glue or self.is_checked),
-            passes="none" if module.is_finished or module.is_glue else "few" if few else "all",
+            passes=fewer,
         )
 
     @cached_property

@@ -37,6 +37,7 @@ def pytest_configure() -> None:
     gc.set_threshold(20_000, 10, 10)
     # All of it, before a module of tests asks for native code, which goes into complete classes.
     importlib.import_module("tessera.api")
+    importlib.import_module("tests.native_fma").install()
     # Tests change constants of passes. A pass that is loaded meanwhile would keep what it imports.
     for module in pkgutil.iter_modules(importlib.import_module("tessera.schedule").__path__):
         importlib.import_module(f"tessera.schedule.{module.name}")

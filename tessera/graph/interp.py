@@ -17,7 +17,7 @@ from tessera.dtypes import dtype_of
 from tessera.errors import ShapeError, VerifyError
 from tessera.graph.array import Array
 from tessera.graph.ops.base import GraphOp
-from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.core import Block, Func, Op, Value, tensor_type
 from tessera.ir.intexpr import Dim, IntExpr, Sym, evaluate, symbols
 from tessera.ir.loc import ORIGIN
 from tessera.ir.opdef import FieldKind
@@ -130,7 +130,7 @@ def evaluate_op(op: Op, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, ...
     found: Any = fixed.evaluate(*operands)
     arrays: tuple[np.ndarray, ...] = _as_tuple(found)
     for value, array in zip(fixed.results, arrays, strict=True):
-        type = _type_of(value)
+        type = tensor_type(value)
         if dtype_of(array.dtype) is not type.dtype or not _fits(type, array):
             raise VerifyError(
                 f"{op.name}: evaluate gave {dtype_of(array.dtype)}{list(array.shape)}, but infer"
@@ -169,15 +169,10 @@ class NumpyEngine:
             flat += [x.host for x in group]
         op = cls(*groups, **attrs)
         results = [
-            Array(data, _type_of(value))
+            Array(data, tensor_type(value))
             for data, value in zip(evaluate_op(op, flat), op.results, strict=True)
         ]
         return results[0] if len(results) == 1 else tuple(results)
-
-
-def _type_of(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return value.type
 
 
 def bind_dims(
@@ -196,7 +191,7 @@ def bind_dims(
     dims = dict(known or {})
     pairs: list[tuple[IntExpr, int, Value]] = []
     for arg, array in zip(args, inputs, strict=True):
-        type = _type_of(arg)
+        type = tensor_type(arg)
         if dtype_of(array.dtype) is not type.dtype or array.ndim != type.rank:
             raise ShapeError(
                 f"the argument {arg!r} was given {dtype_of(array.dtype)}{list(array.shape)}"
@@ -240,11 +235,11 @@ def _fix(op: Op, operands: Sequence[np.ndarray], dims: Mapping[str, int]) -> Gra
         fixed = object.__new__(type(op))
         fixed.__dict__.update({**store, **changed})
         return fixed
-    types = [_type_of(v) for v in (*op.operands, *op.results)]
+    types = [tensor_type(v) for v in (*op.operands, *op.results)]
     if not changed and not any(isinstance(d, IntExpr) for t in types for d in t.shape):
         return op
     values = [
-        Value(_type_of(v).with_shape(x.shape))
+        Value(tensor_type(v).with_shape(x.shape))
         for v, x in zip(op.operands, operands, strict=True)
     ]
     outer = ORIGIN.loc

@@ -14,14 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tessera.dtypes import DType
 from tessera.ir import loc as _loc
 from tessera.ir.effects import PURE, Effects
 from tessera.ir.html import highlight
 from tessera.ir.opdef import MISSING, Field, FieldKind, collect_fields
+from tessera.ir.types import ScalarType, TensorType, Type
 
 if TYPE_CHECKING:
     from tessera.ir.loc import Loc
-    from tessera.ir.types import Type
 
 
 class Value:
@@ -317,3 +318,15 @@ class Module:
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return highlight(str(self))
+
+
+def tensor_type(value: Value) -> TensorType:
+    """The type of an array."""
+    assert isinstance(value.type, TensorType)
+    return value.type
+
+
+def scalar_dtype(value: Value) -> DType:
+    """The dtype of a scalar."""
+    assert isinstance(value.type, ScalarType)
+    return value.type.dtype

@@ -310,10 +310,9 @@ def _make_complex(re: Array, im: Array) -> Array:
 def _fma(a: Array, b: Array, c: Array) -> Array:
     if a.dtype == np.float64:
         return special.fma(a, b, c)
-    a64, b64, c64 = a.astype(np.float64), b.astype(np.float64), c.astype(np.float64)
     if a.dtype == np.float32:
-        return special.fma_single(a64, b64, c64)
-    return special.fma_wide(a64, b64, c64)
+        return special.fma_single(a, b, c)
+    return special.fma_wide(*[x.astype(np.float64) for x in (a, b, c)])
 
 
 # --- neutral elements -------------------------------------------------------------------------

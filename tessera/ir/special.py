@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats: TypeAlias = "npt.NDArray[np.float64]"
+Singles: TypeAlias = "npt.NDArray[np.float32]"
 
 
 def _elementwise(fn: Callable[..., float], arity: int) -> Callable[..., Floats]:
@@ -141,12 +142,13 @@ _TIE = 1 << 28
 _BELOW = (1 << 29) - 1
 
 
-def fma_single(a: Floats, b: Floats, c: Floats) -> npt.NDArray[np.float32]:
-    """``a * b + c`` of float32 values held in float64, rounded once to float32.
+def fma_single(x: Singles, y: Singles, z: Singles) -> Singles:
+    """``x * y + z`` of float32 numbers, rounded once.
 
     A sum that is rounded to float64 first is rounded wrongly only if that has it halfway between
     two float32 numbers, which are closer together below the normal ones.
     """
+    a, b, c = x.astype(np.float64), y.astype(np.float64), z.astype(np.float64)
     total = np.asarray(a * b + c)
     halfway = (total.view(np.int64) & _BELOW) == _TIE
     # Interpreters do this for a few lanes at a time: one count costs less than two calls of any().

@@ -25,11 +25,14 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tessera.errors import CompileError
 from tessera.runtime.interrupts import uninterrupted
 from tessera.target.machine import Machine, host_arch, missing_features
+
+if TYPE_CHECKING:
+    from tessera.target.llvm.modules import Passes
 
 _KEY_FORMAT = "tessera object 1"
 
@@ -37,8 +40,6 @@ _KEY_FORMAT = "tessera object 1"
 lock = threading.RLock()
 """Held by who uses what the whole process has of LLVM."""
 
-
-Passes = Literal["all", "few", "none"]
 
 _PASSES: dict[Passes, str] = {"all": "", "few": " few passes", "none": " no passes"}
 
@@ -68,7 +69,7 @@ class Source:
             time.
         unroll: Whether LLVM may unroll loops beyond what the text did.
         passes: Which passes run over the text before it becomes instructions: LLVM's standard ones,
-            `FEW`, or none.
+            a `FEW` of them, or none.
     """
 
     text: str

@@ -30,7 +30,7 @@ from tessera.schedule.dependence import inner_axes
 from tessera.schedule.grains import grain_of
 from tessera.schedule.nestplan import AxisNames
 from tessera.schedule.sizes import size_of
-from tessera.schedule.types import Axis, BufType
+from tessera.schedule.types import Axis, BufType, buffer_type
 
 PARTS = 16
 """Parts that the blocks are dealt out to: enough for many threads, few enough that what they store
@@ -183,7 +183,7 @@ class _EachBlock:
         )
         stored = [*results, *self.partial, *self.temps]
         body = Block([*self.own.values(), *stored], [*self.before, each, *self.after], ())
-        types = tuple([_buffer(v) for v in stored])
+        types = tuple([buffer_type(v) for v in stored])
         return ops.Kernel(
             list(self.own), types, temps=len(self.temps), label="blocks_" + kernels[0].label,
             reason="; ".join([one.reason for one in kernels]), body=body, loc=loc,
@@ -225,7 +225,7 @@ class _EachBlock:
 
     def sum_of_parts(self, result: Value) -> Value:
         """The sums of the parts, which are added up in the end."""
-        type, part = _buffer(result), self.part
+        type, part = buffer_type(result), self.part
         partial = Value(BufType((part.extent, *type.shape), type.dtype))
         self.partial.append(partial)
         axes = tuple([Axis(f"i{k}", n) for k, n in enumerate(type.shape)])
@@ -253,7 +253,7 @@ class _EachBlock:
 
     def copy(self, value: Value, result: Value, cut: Cut, adds: bool) -> Op:
         """A nest that stores a block in a result."""
-        buffer = _buffer(value)
+        buffer = buffer_type(value)
         axes = tuple([Axis(f"i{k}", n) for k, n in enumerate(buffer.shape)])
         index = tuple([sym(axis.name) for axis in axes])
         load = ops.Load(self.env[value], (), self.where[value](index), loc=self.op.loc)
@@ -302,11 +302,6 @@ class _EachBlock:
         return [load, total, op.rebuild([buf, total.result, *dyn], index=index)]
 
 
-def _buffer(value: Value) -> BufType:
-    assert isinstance(value.type, BufType)
-    return value.type
-
-
 def work_of(op: Op) -> float:
     """Additions that a nest takes, roughly."""
     axes = inner_axes(op) if not isinstance(op, ops.Nest) else op.axes
@@ -325,7 +320,7 @@ def _stored_once(value: Value) -> bool:
 
 def _filled(buffer: Value, number: float, loc: Loc) -> ops.Nest:
     """A nest that fills a buffer with a number."""
-    type = _buffer(buffer)
+    type = buffer_type(buffer)
     axes = tuple([Axis(f"i{k}", n) for k, n in enumerate(type.shape)])
     zero = ops.Const(number, type.dtype)
     store = ops.Store(buffer, zero.result, (), tuple([sym(axis.name) for axis in axes]))

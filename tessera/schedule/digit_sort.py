@@ -20,9 +20,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tessera.dtypes import DType, int64, uint32, uint64
-from tessera.ir.core import Block, Op, Value
+from tessera.ir.core import Block, Op, Value, scalar_dtype
 from tessera.ir.intexpr import Dim, sym
-from tessera.ir.types import ScalarType
 from tessera.schedule import ops, sort_ops
 from tessera.schedule.copying import Names
 from tessera.schedule.split_sort import Asked, NestCode
@@ -191,15 +190,10 @@ def _cut(code: NestCode, parts: Sequence[Value], widths: Sequence[int]) -> Itera
                 continue
             value = part
             if start < low:
-                value = code.map("shr", value, code.const(low - start, _dtype(value)))
+                value = code.map("shr", value, code.const(low - start, scalar_dtype(value)))
             value = code.cast(value, uint32)
             if start > low:
                 value = code.map("shl", value, code.const(start - low, uint32))
             digit = value if digit is None else code.map("or", digit, value)
         assert digit is not None
         yield digit
-
-
-def _dtype(value: Value) -> DType:
-    assert isinstance(value.type, ScalarType)
-    return value.type.dtype

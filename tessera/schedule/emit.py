@@ -14,12 +14,11 @@ from tessera.graph.ops.cumulative import Cumulative
 from tessera.graph.ops.elementwise import Bitcast, Cast, Elementwise
 from tessera.graph.ops.generate import PHILOX_WORDS, Constant, Iota, RandomBits
 from tessera.graph.ops.reduce import ArgMax, ArgMin, Reduce
-from tessera.ir.core import Block, Op, Value
+from tessera.ir.core import Block, Op, Value, scalar_dtype
 from tessera.ir.effects import is_removable
 from tessera.ir.intexpr import Dim, prod, substitute, sym, symbols
 from tessera.ir.loc import Loc
 from tessera.ir.scalar import SCALARS, ScalarFn
-from tessera.ir.types import ScalarType
 from tessera.schedule import ops
 from tessera.schedule.cost import tensor
 from tessera.schedule.nestplan import Key, Member, NestPlan, Region, StorePlan
@@ -148,7 +147,7 @@ class NestEmitter:
 
     def cast(self, region: Region | None, x: Value, dtype: DType) -> Value:
         """A conversion, where one is needed."""
-        return x if dtype_of(x) is dtype else self.add(region, ops.Cast, x, dtype)
+        return x if scalar_dtype(x) is dtype else self.add(region, ops.Cast, x, dtype)
 
     def formula(self, region: Region | None, expr: Dim) -> Value:
         """The value of an index expression, as i64."""
@@ -171,7 +170,7 @@ class NestEmitter:
     def as_index(self, key: Key) -> Value:
         """An integer scalar as i64, in which no unsigned value becomes negative."""
         value = self.get(key)
-        if dtype_of(value) is uint64:
+        if scalar_dtype(value) is uint64:
             value = self.map(key.region, SCALARS["min"], value, self.const(INT64_MAX, uint64))
         return self.cast(key.region, value, int64)
 
@@ -386,12 +385,6 @@ class NestEmitter:
             self.body.append(ops.Store(buffer, value, dyn, index, where, loc=self.loc, **fields))
         if len(self.plans) > 1:
             self.registers[Key(store.target, store.index, (), None)] = value
-
-
-def dtype_of(value: Value) -> DType:
-    """The dtype of a scalar."""
-    assert isinstance(value.type, ScalarType)
-    return value.type.dtype
 
 
 def constant_item(op: Constant) -> Number:

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tessera.dtypes import DType
-from tessera.ir.core import Block, Op, Value
+from tessera.ir.core import Block, Op, Value, scalar_dtype
 from tessera.ir.intexpr import Dim, Facts
 from tessera.ir.order import SEQUENCE, Order, Tree
 from tessera.ir.scalar import ScalarFn
-from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import ops
 from tessera.schedule.block_ops import Each
@@ -73,12 +71,7 @@ def rounds(op: Op) -> bool:
 
 
 def _does_round(fn: ScalarFn, value: Value) -> bool:
-    return fn.name not in EXACT and _dtype(value).is_inexact
-
-
-def _dtype(value: Value) -> DType:
-    assert isinstance(value.type, ScalarType)
-    return value.type.dtype
+    return fn.name not in EXACT and scalar_dtype(value).is_inexact
 
 
 def with_orders(code: Iterable[Op]) -> list[Op]:
@@ -135,10 +128,11 @@ class _Stating:
             return Order(Tree.BLOCKS, 0, self.width)
         if any(isinstance(one, LOOPING) for region in op.regions for one in walk(region)):
             return SEQUENCE
-        if isinstance(op, ops.Reduce) and _dtype(op.result).is_complex and op.fn.name != "add":
+        is_product = isinstance(op, ops.Reduce) and op.fn.name != "add"
+        if is_product and scalar_dtype(op.results[0]).is_complex:
             return SEQUENCE
         if isinstance(op, ops.Contract):
-            widest = max(_dtype(v).bits for v in op.body.outputs)
+            widest = max(scalar_dtype(v).bits for v in op.body.outputs)
             if self.in_block or widest < op.dtype.bits:
                 return Order(Tree.BLOCKS, 0, self.width)
         return Order(Tree.WARPS if self.in_block else Tree.HALVES, 0, self.width)

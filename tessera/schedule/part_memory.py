@@ -19,7 +19,7 @@ from tessera.ir.intexpr import Dim
 from tessera.ir.walk import walk
 from tessera.schedule import ops
 from tessera.schedule.block_ops import Each
-from tessera.schedule.types import BufType
+from tessera.schedule.types import BufType, buffer_type
 
 
 def share(each: Each, temps: Sequence[Value]) -> tuple[Op, list[Value]]:
@@ -36,7 +36,7 @@ def share(each: Each, temps: Sequence[Value]) -> tuple[Op, list[Value]]:
     places: list[_Place] = []
     for value in sorted(lives, key=lambda v: lives[v]):
         first, last = lives[value]
-        free = [p for p in places if p.last < first and p.dtype is _buffer(value).dtype]
+        free = [p for p in places if p.last < first and p.dtype is buffer_type(value).dtype]
         place = max(free, key=lambda p: _fit(p, value), default=None)
         if place is None:
             place = _Place([], -1)
@@ -64,11 +64,11 @@ class _Place:
     @property
     def dtype(self) -> object:
         """Of the elements."""
-        return _buffer(self.values[0]).dtype
+        return buffer_type(self.values[0]).dtype
 
     def memory(self) -> Value:
         """A buffer that has room for each."""
-        types = [_buffer(v) for v in self.values]
+        types = [buffer_type(v) for v in self.values]
         if all(type == types[0] for type in types):
             return Value(types[0], self.values[0].name)
         size = max([_row(type) for type in types])
@@ -77,9 +77,9 @@ class _Place:
 
 def _fit(place: _Place, value: Value) -> tuple[bool, int]:
     """How well a buffer fits a place: equal ones first, then those of equal size."""
-    types = [_buffer(v) for v in place.values]
+    types = [buffer_type(v) for v in place.values]
     size = max([_row(type) for type in types])
-    return _buffer(value) in types, -abs(size - _row(_buffer(value)))
+    return buffer_type(value) in types, -abs(size - _row(buffer_type(value)))
 
 
 def _lives(each: Each, temps: Sequence[Value]) -> dict[Value, tuple[int, int]]:
@@ -92,11 +92,6 @@ def _lives(each: Each, temps: Sequence[Value]) -> dict[Value, tuple[int, int]]:
                 if value in wanted:
                     found[value] = (found.get(value, (k, k))[0], k)
     return found
-
-
-def _buffer(value: Value) -> BufType:
-    assert isinstance(value.type, BufType)
-    return value.type
 
 
 def _row(type: BufType) -> int:
@@ -114,7 +109,7 @@ def _moved(block: Block, where: dict[Value, Value], env: dict[Value, Value]) -> 
         operands = [where.get(v, env.get(v, v)) for v in op.operands]
         changes: dict[str, object] = {}
         if isinstance(op, (ops.Load, ops.Store, ops.Scan)) and op.buf in where:
-            before, after = _buffer(op.buf), _buffer(where[op.buf])
+            before, after = buffer_type(op.buf), buffer_type(where[op.buf])
             if len(before.shape) != len(after.shape) or before.shape[1:] != after.shape[1:]:
                 place: Dim = 0
                 for i, stride in zip(op.index[1:], before.element_strides()[1:], strict=True):

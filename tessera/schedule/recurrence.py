@@ -41,7 +41,7 @@ from tessera.graph.ops.generate import Constant, Iota
 from tessera.graph.ops.rearrange import Broadcast, Reshape
 from tessera.graph.ops.reduce import Any_, Reduce
 from tessera.graph.ops.scan import Scan
-from tessera.ir.core import Block, Op, Value
+from tessera.ir.core import Block, Op, Value, scalar_dtype
 from tessera.ir.effects import is_removable
 from tessera.ir.intexpr import Dim, Facts, sym, symbols
 from tessera.ir.scalar import ScalarFn
@@ -49,7 +49,7 @@ from tessera.ir.types import ScalarType
 from tessera.schedule import loop_ops, ops
 from tessera.schedule.bounds import reduced
 from tessera.schedule.cost import tensor
-from tessera.schedule.emit import constant_item, dtype_of, without_dead
+from tessera.schedule.emit import constant_item, without_dead
 from tessera.schedule.nestplan import AxisNames, with_axes
 from tessera.schedule.types import Axis, BufType
 
@@ -256,7 +256,7 @@ class _Elements(Generic[LoopOp]):
 
     def cast(self, x: Value, dtype: DType) -> Value:
         """A conversion, where one is needed."""
-        return x if dtype_of(x) is dtype else self.add(ops.Cast, x, dtype)
+        return x if scalar_dtype(x) is dtype else self.add(ops.Cast, x, dtype)
 
     def reduce(self, op: Reduce, index: Index) -> Value:
         """A reduction over few elements, by halves."""

@@ -31,10 +31,8 @@ from collections.abc import Sequence
 from math import ceil
 
 from tessera.config import config
-from tessera.dtypes import DType
-from tessera.ir.core import Block, Op, Value
+from tessera.ir.core import Block, Op, Value, scalar_dtype
 from tessera.ir.intexpr import Dim, substitute, sym
-from tessera.ir.types import ScalarType
 from tessera.ir.walk import free_values
 from tessera.schedule import loop_ops, ops, streaming
 from tessera.schedule.access import Access, accesses, dependence_of
@@ -97,7 +95,7 @@ def scan_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | 
         return None
     if isinstance(op, ops.Scan) and any(isinstance(one, ops.Store) for one in nest.body.ops):
         return None
-    if count_of([op.axis]) < LEAST_STEPS or any(_type(v).is_complex for v in _carried(op)):
+    if count_of([op.axis]) < LEAST_STEPS or any(scalar_dtype(v).is_complex for v in _carried(op)):
         return None
     inside = [a for a in accesses(nest, context.facts) if a.inner]
     for axis in reversed(nest.axes):
@@ -146,7 +144,7 @@ def _has_factors(
         if op.axis.name not in inside[one]
     ]
     found += [v for v in free_values(op.body) if col.name in outside.get(v, ())]
-    near = sum([_type(v).bits for v in (*found, *_carried(op))]) // 8
+    near = sum([scalar_dtype(v).bits for v in (*found, *_carried(op))]) // 8
     return bool(found) and near * count_of([col]) > machine.l1
 
 
@@ -176,7 +174,7 @@ class _RowScan:
         self.before, self.after = nest.body.ops[:at], nest.body.ops[at + 1 :]
         self.carried = _carried(op)
         self.index = index_of(nest.axes)
-        self.bits = max([_type(v).bits for v in self.carried])
+        self.bits = max([scalar_dtype(v).bits for v in self.carried])
         self.lanes = max(1, machine.vector_bits // self.bits)
         self.states: list[Value] = []
 
@@ -184,7 +182,7 @@ class _RowScan:
         """The nests."""
         pieces = Pieces()
         dims = tuple([axis.extent for axis in self.nest.axes])
-        self.states = [pieces.buffer(BufType(dims, _type(v))) for v in self.carried]
+        self.states = [pieces.buffer(BufType(dims, scalar_dtype(v))) for v in self.carried]
         pieces.nests += [self.start(), self.steps()]
         if self.after:
             pieces.nests.append(self.last())
@@ -205,7 +203,7 @@ class _RowScan:
         code = [copy.op(one) for one in self.before]
         for state, value in zip(self.states, self.carried, strict=True):
             if isinstance(op, ops.Scan):
-                const = ops.Const(identity(value, op.fn), _type(value), loc=op.loc)
+                const = ops.Const(identity(value, op.fn), scalar_dtype(value), loc=op.loc)
                 code += [const, self.store(state, const.result)]
             else:
                 code.append(self.store(state, copy.find(value)))
@@ -238,7 +236,7 @@ class _RowScan:
         """Writes an element of a scan's result."""
         assert isinstance(op.buf.type, BufType)
         dtype, code = op.buf.type.dtype, list[Op]()
-        if _type(total) is not dtype:
+        if scalar_dtype(total) is not dtype:
             code.append(ops.Cast(total, dtype, loc=op.loc))
             total = code[-1].result
         code.append(ops.Store(op.buf, total, (), copy.places(op.index), loc=op.loc))
@@ -305,8 +303,3 @@ def _with_body(nest: ops.Nest, code: Sequence[Op]) -> ops.Nest:
     new = nest.rebuild(regions=[Block((), code, ())])
     assert isinstance(new, ops.Nest)
     return new
-
-
-def _type(value: Value) -> DType:
-    assert isinstance(value.type, ScalarType)
-    return value.type.dtype

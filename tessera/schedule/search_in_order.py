@@ -19,11 +19,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.dtypes import DType, int32, int64
-from tessera.ir.core import Block, Op, Value
+from tessera.ir.core import Block, Op, Value, scalar_dtype
 from tessera.ir.intexpr import Dim, substitute, sym
 from tessera.ir.loc import Loc
 from tessera.ir.scalar import SCALARS
-from tessera.ir.types import ScalarType
 from tessera.schedule import loop_ops, ops
 from tessera.schedule.access import accesses
 from tessera.schedule.copying import Copy, identity
@@ -49,7 +48,7 @@ def search_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces 
     op = only_loop(nest)
     if not isinstance(op, ops.ArgReduce) or nest.ordered:
         return None
-    if any(one.regions for one in op.body.ops) or _type(op.body.outputs[0]).is_bool:
+    if any(one.regions for one in op.body.ops) or scalar_dtype(op.body.outputs[0]).is_bool:
         return None
     extents = [axis.extent for axis in (*nest.axes, op.axis)]
     if not all(isinstance(extent, int) and extent > 0 for extent in extents):
@@ -59,11 +58,6 @@ def search_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces 
         if runs_along(nest, axis, op.axis, reads, machine, held=2):
             return _RowSearch(nest, op, axis, context, machine).run()
     return None
-
-
-def _type(value: Value) -> DType:
-    assert isinstance(value.type, ScalarType)
-    return value.type.dtype
 
 
 class _Code(list[Op]):
@@ -124,7 +118,7 @@ class _RowSearch:
         used = Dependence(nest.body).ops[op]
         self.axes = [axis for axis in nest.axes if axis.name in used]
         self.others = [axis for axis in self.axes if axis is not col]
-        self.type = _type(op.body.outputs[0])
+        self.type = scalar_dtype(op.body.outputs[0])
         self.none = identity(op.body.outputs[0], op.fn)
         self.tile = min(
             4 * max(1, machine.vector_bits // max(self.type.bits, 32)), power_above(count_of([col]))

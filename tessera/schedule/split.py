@@ -41,7 +41,7 @@ from tessera.schedule.scan_casts import convert_scans
 from tessera.schedule.sizes import power_below, size_of
 from tessera.schedule.sort_limits import limit_sorts
 from tessera.schedule.split_sort import SortRule, split_sort
-from tessera.schedule.types import Axis, BufType
+from tessera.schedule.types import Axis, BufType, buffer_type
 
 BLOCKS = 2
 """Blocks per multiprocessor below which a reduction is split."""
@@ -220,17 +220,12 @@ def _kernel(
         new = op.rebuild(operands, op.regions)
         assert isinstance(new, ops.Kernel)
         return new
-    types = (*op.types, *[_buffer(v) for v in temps])
+    types = (*op.types, *[buffer_type(v) for v in temps])
     body = Block([*op.body.args, *temps], code, ())
     return ops.Kernel(
         operands, types, temps=op.temps + len(temps), label=op.label,
         reason="; ".join([op.reason, *reasons]), body=body, loc=op.loc,
     )  # fmt: skip
-
-
-def _buffer(value: Value) -> BufType:
-    assert isinstance(value.type, BufType)
-    return value.type
 
 
 def index_of(axes: Iterable[Axis]) -> tuple[Dim, ...]:

@@ -29,7 +29,7 @@ from tessera.schedule import loop_ops, ops
 from tessera.schedule.axes import split
 from tessera.schedule.copying import Copy
 from tessera.schedule.machines import Cpu
-from tessera.schedule.types import Axis, BufType
+from tessera.schedule.types import Axis, BufType, buffer_type
 
 
 def lay_out_states(func: Func, machine: Cpu) -> Func:
@@ -122,7 +122,7 @@ def _block(block: Block, env: dict[Value, Value], machine: Cpu) -> Block:
     for value, args in seen.items():
         if isinstance(value.op, ops.Kernel) and value in value.op.results and value not in fixed:
             found = [one for arg in args for one in touching.get(arg, ())]
-            layout = _layout(_buffer(value), found, machine)
+            layout = _layout(buffer_type(value), found, machine)
             if layout is not None:
                 layouts[value] = layout
     code: list[Op] = []
@@ -209,7 +209,7 @@ def _kernel(
         inner[arg] = Value(layout.laid_out() if layout else arg.type, arg.name)
         if layout is not None:
             moved[arg] = layout
-    types = [layouts[v].laid_out() if v in layouts else _buffer(v) for v in op.results]
+    types = [layouts[v].laid_out() if v in layouts else buffer_type(v) for v in op.results]
     args = list(inner.values())
     body = Block(args, [_moved(one, inner, moved) for one in op.body.ops], ())
     return op.rebuild(operands, [body], types=tuple(types))
@@ -259,8 +259,3 @@ def _split_sum(op: Op, lanes: Mapping[str, int]) -> Op:
         return op
     copy = Copy(mapping)
     return op.rebuild(op.operands, [copy.block(op.body)], axes=tuple(axes))
-
-
-def _buffer(value: Value) -> BufType:
-    assert isinstance(value.type, BufType)
-    return value.type

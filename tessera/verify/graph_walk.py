@@ -29,7 +29,7 @@ from tessera.graph.ops.rearrange import Broadcast, Concatenate, Pad, Reshape, Sl
 from tessera.graph.ops.reduce import ArgReduce, Reduce
 from tessera.graph.ops.scan import Scan, Unwritten
 from tessera.graph.ops.sort import Sort
-from tessera.ir.core import Block, Op, Value
+from tessera.ir.core import Block, Op, Value, tensor_type
 from tessera.ir.interval import (
     ANY,
     EMPTY,
@@ -155,7 +155,7 @@ class Walk:
         is_origin = False
         for value, term in zip(op.results, found, strict=True):
             if term.depth > MAX_TERM:
-                term = self.leaf(_type(value), self.context.interval(term))
+                term = self.leaf(tensor_type(value), self.context.interval(term))
             has = self.context.interval(term)
             # Infinite constants, as in masks, are meant so: only what is new is blamed.
             is_new = (has.nan and not had.nan) or (has.has_infinity and not had.has_infinity)
@@ -252,13 +252,13 @@ class Walk:
             return [self.shuffled(op, [x], k) for k, x in enumerate(given)]
         if isinstance(op, Rearrange):
             return [self.shuffled(op, given)]
-        return [self.leaf(_type(v), full_range(_type(v).dtype)) for v in op.results]
+        return [self.leaf(tensor_type(v), full_range(tensor_type(v).dtype)) for v in op.results]
 
     def shuffled(
         self, op: Op, given: Sequence[Term], k: int = 0, more: Interval = EMPTY
     ) -> Term:
         """Elements of operands in other places; equal ops of equal operands give one term."""
-        type = _type(op.results[k])
+        type = tensor_type(op.results[k])
         if len(given) == 1 and not given[0].free and more is EMPTY:
             return given[0]
         found = more
@@ -280,13 +280,13 @@ class Walk:
         """A number, or an array of which the ends are known."""
         array, dtype = op.value.array, op.value.dtype
         if dtype.is_complex:
-            return self.leaf(_type(op.result), ANY)
+            return self.leaf(tensor_type(op.result), ANY)
         if array.size and bool((array == array.reshape(-1)[0]).all()):
             x = array.reshape(-1)[0]
             value = float(x) if dtype.is_float else int(x)
             return self.terms.const(value, dtype)
         base = self.bases.setdefault(op.value, Base(of_array(array)))
-        return self.array_of(base, _type(op.result))
+        return self.array_of(base, tensor_type(op.result))
 
 
 def type_key(op: Op) -> tuple[Any, ...]:
@@ -303,11 +303,6 @@ def _matters(op: Op, x: Interval) -> bool:
     return True
 
 
-def _type(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return value.type
-
-
 # --- rules --------------------------------------------------------------------------------------
 
 
@@ -322,7 +317,7 @@ def _is_exact(source: DType, target: DType) -> bool:
 
 
 def _cast(walk: Walk, op: Cast, given: Sequence[Term]) -> Term:
-    return converted(walk, given[0], _type(op.x).dtype, op.dtype)
+    return converted(walk, given[0], tensor_type(op.x).dtype, op.dtype)
 
 
 def converted(walk: Walk, x: Term, source: DType, target: DType) -> Term:
@@ -345,7 +340,7 @@ def _bitcast(walk: Walk, op: Bitcast, given: Sequence[Term]) -> Term:
                 least = finfo(op.dtype).smallest_normal
                 if number.attr is op.dtype and walk.context.interval(inner).lo >= least:
                     return walk.terms.apply("pow2", (inner,), op.dtype)
-    return walk.terms.apply("bitcast", (x,), op.dtype, _type(op.x).dtype)
+    return walk.terms.apply("bitcast", (x,), op.dtype, tensor_type(op.x).dtype)
 
 
 def _exponent_mask(dtype: DType) -> int:
@@ -354,8 +349,8 @@ def _exponent_mask(dtype: DType) -> int:
 
 
 def _elementwise(walk: Walk, op: Elementwise, given: Sequence[Term]) -> Term:
-    dtypes = [_type(v).dtype for v in op.operands]
-    dtype = _type(op.results[0]).dtype
+    dtypes = [tensor_type(v).dtype for v in op.operands]
+    dtype = tensor_type(op.results[0]).dtype
     if any(d.is_complex for d in dtypes):
         dtype = next(d for d in dtypes if d.is_complex)
     elif dtype.is_bool:
@@ -373,28 +368,29 @@ def _transpose(walk: Walk, op: Transpose, given: Sequence[Term]) -> Term:
 
 def _reshape(walk: Walk, op: Reshape, given: Sequence[Term]) -> Term:
     (x,) = given
-    before = [k for k, n in enumerate(_type(op.x).shape) if n != 1]
+    before = [k for k, n in enumerate(tensor_type(op.x).shape) if n != 1]
     after = [k for k, n in enumerate(op.shape) if n != 1]
-    same = [_type(op.x).shape[k] for k in before] == [op.shape[k] for k in after]
+    same = [tensor_type(op.x).shape[k] for k in before] == [op.shape[k] for k in after]
     if same:
         return walk.terms.rename(x, dict(zip(before, after, strict=True)))
     return walk.shuffled(op, given)
 
 
 def _reduce(walk: Walk, op: Reduce, given: Sequence[Term]) -> Term:
-    type = _type(op.x)
+    type = tensor_type(op.x)
     count = walk.count([type.shape[k] for k in op.axes])
     kept = {axis: k for k, axis in enumerate(op.kept)}
     if type.dtype.is_complex:
-        return walk.leaf(_type(op.result), ANY)
+        return walk.leaf(tensor_type(op.result), ANY)
     wide = op.accumulator if op.row.name in ("add", "mul") else type.dtype
     found = walk.terms.reduce(op.row.name, given[0], op.axes, count, wide)
     return converted(walk, walk.terms.rename(found, kept), wide, type.dtype)
 
 
 def _arg_reduce(walk: Walk, op: ArgReduce, given: Sequence[Term]) -> Term:
-    most = walk.sizes(_type(op.operands[0]).shape[op.axis])[1]
-    return walk.same(op, given, _type(op.result), _indices(most, _type(op.result).dtype))
+    most = walk.sizes(tensor_type(op.operands[0]).shape[op.axis])[1]
+    type = tensor_type(op.result)
+    return walk.same(op, given, type, _indices(most, type.dtype))
 
 
 def _indices(count: float, dtype: DType) -> Interval:
@@ -423,7 +419,7 @@ def _slice(walk: Walk, op: Slice, given: Sequence[Term]) -> Term:
         top = finite_range(x.dtype).hi if most == math.inf else int(most)
         more = cast(Interval(least, max(top, least)), int64, x.dtype)
     found = walk.context.interval(x)
-    return walk.same(op, given, _type(op.result), found if more is EMPTY else more)
+    return walk.same(op, given, tensor_type(op.result), found if more is EMPTY else more)
 
 
 def _concatenate(walk: Walk, op: Concatenate, given: Sequence[Term]) -> Term:
@@ -431,7 +427,7 @@ def _concatenate(walk: Walk, op: Concatenate, given: Sequence[Term]) -> Term:
 
 
 def _gather(walk: Walk, op: Gather, given: Sequence[Term]) -> Term:
-    x = _type(op.x)
+    x = tensor_type(op.x)
     inside = all(
         walk.context.interval(i).within(Interval(0, walk.sizes(x.shape[axis])[0] - 1))
         for i, axis in zip(given[1:], op.axes, strict=True)
@@ -442,17 +438,17 @@ def _gather(walk: Walk, op: Gather, given: Sequence[Term]) -> Term:
     elif not inside and op.mode is IndexMode.DROP:
         more = point(0.0 if x.dtype.is_inexact else 0)
     found = walk.context.interval(given[0]).join(more)
-    return walk.same(op, given, _type(op.result), found)
+    return walk.same(op, given, tensor_type(op.result), found)
 
 
 def _scatter(walk: Walk, op: Scatter, given: Sequence[Term]) -> Term:
-    type = _type(op.x)
+    type = tensor_type(op.x)
     x, updates = walk.context.interval(given[0]), walk.context.interval(given[1])
     found = x.join(updates)
     if op.combine in (Combine.ADD, Combine.MUL):
         # All updates may have one place.
-        outer = _type(op.updates).rank - type.rank + len(op.axes)
-        many = walk.count(_type(op.updates).shape[:outer])
+        outer = tensor_type(op.updates).rank - type.rank + len(op.axes)
+        many = walk.count(tensor_type(op.updates).shape[:outer])
         most = 1 if op.unique else many.most
         if op.combine is Combine.ADD:
             total = sum_of(updates, 0, most, type.dtype)
@@ -464,17 +460,17 @@ def _scatter(walk: Walk, op: Scatter, given: Sequence[Term]) -> Term:
             found = x.join(apply("mul", [x, updates], type.dtype))
         else:
             found = full_range(type.dtype)
-    return walk.same(op, given, _type(op.result), found)
+    return walk.same(op, given, tensor_type(op.result), found)
 
 
 def _dot(walk: Walk, op: DotGeneral, given: Sequence[Term]) -> Term:
-    type = _type(op.result)
+    type = tensor_type(op.result)
     a, b = [walk.context.interval(x) for x in given]
     if type.dtype.is_complex:
         return walk.leaf(type, ANY)
     if type.dtype.is_bool:
         return walk.same(op, given, type, Interval(0, 1))
-    count = walk.count([_type(op.lhs).shape[k] for k in op.contract[0]])
+    count = walk.count([tensor_type(op.lhs).shape[k] for k in op.contract[0]])
     wide = op.accumulate
     if wide.is_integer:
         ends = [x * y for x in (a.lo, a.hi) for y in (b.lo, b.hi)] if count.least else [0]
@@ -486,7 +482,7 @@ def _dot(walk: Walk, op: DotGeneral, given: Sequence[Term]) -> Term:
 
 
 def _cumulative(walk: Walk, op: Cumulative, given: Sequence[Term]) -> Term:
-    type = _type(op.x)
+    type = tensor_type(op.x)
     x = walk.context.interval(given[0])
     most = walk.sizes(type.shape[op.axis])[1]
     row = op.row.name

@@ -58,18 +58,18 @@ def test_fma_rounds_once(kind: str) -> None:
     zeros = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 5e-324, 1e308, -1e308]
     grid = np.stack(np.meshgrid(zeros, zeros, zeros)).reshape(3, -1)
     a, b, c = (np.concatenate([x, y]) for x, y in zip((a, b, c), grid, strict=True))
-    found = special.fma(a, b, c)
     exact = np.array([fma_exactly(*numbers) for numbers in np.stack([a, b, c], 1).tolist()])
-    assert np.isnan(found).tolist() == np.isnan(exact).tolist()
     known = ~np.isnan(exact)
-    assert (found.view(np.int64) == exact.view(np.int64))[known].all()
+    for found in (special.fma.__wrapped__(a, b, c), special.fma(a, b, c)):
+        assert np.isnan(found).tolist() == np.isnan(exact).tolist()
+        assert (found.view(np.int64) == exact.view(np.int64))[known].all()
 
 
 @pytest.mark.parametrize("kind", ["bits", "halves", "below the normal ones"])
 def test_fma_of_single_numbers_rounds_once(kind: str) -> None:
     rng = np.random.default_rng(0)
     count = 2000
-    a, b, c = rng.integers(0, 2**32, (3, count), np.uint32).view(np.float32).astype(np.float64)
+    a, b, c = rng.integers(0, 2**32, (3, count), np.uint32).view(np.float32)
     if kind == "halves":
         # 1 + 2**-24, halfway between two numbers, and what float64 cannot add to it.
         a, b = np.full(count, 24929.0), np.full(count, 673 * 2.0**-24)
@@ -79,11 +79,13 @@ def test_fma_of_single_numbers_rounds_once(kind: str) -> None:
         a = (1 + rng.choice([-1, 1], count) * 2.0**-20) * 2.0**-75
         b = (1 + rng.choice([-1, 1], count) * 2.0**-20) * 2.0**-75
         c = rng.integers(2**21, 2**23, count) * 2.0**-149
+    a, b, c = (np.float32(x) for x in (a, b, c))
     with np.errstate(all="ignore"):
-        expected = special.fma_wide(a, b, c).astype(np.float32)
+        expected = special.fma_wide(*[np.float64(x) for x in (a, b, c)]).astype(np.float32)
+        defined = special.fma_single.__wrapped__
         # One by one too: whether a sum may lie halfway is asked of all of them.
-        one_by_one = [special.fma_single(a[k, None], b[k, None], c[k, None]) for k in range(count)]
-        for found in (special.fma_single(a, b, c), np.concatenate(one_by_one)):
+        one_by_one = [defined(a[k, None], b[k, None], c[k, None]) for k in range(count)]
+        for found in (defined(a, b, c), np.concatenate(one_by_one), special.fma_single(a, b, c)):
             assert np.array_equal(found.view(np.int32), expected.view(np.int32))
 
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from tessera.graph.ops.base import GraphOp
 from tessera.graph.ops.contract import DotGeneral
-from tessera.ir.core import Func, Op, Value
+from tessera.ir.core import Func, Op, Value, tensor_type
 from tessera.ir.effects import EffectKind, is_removable
 from tessera.ir.intexpr import Dim
-from tessera.ir.types import TensorType
 
 if TYPE_CHECKING:
     from tessera.ir.parser import Parser
@@ -164,22 +163,17 @@ def _count(dims: Sequence[Dim]) -> int:
     return total
 
 
-def _type(v: Value) -> TensorType:
-    assert isinstance(v.type, TensorType)
-    return v.type
-
-
 def _bytes(v: Value) -> int:
-    return _count(_type(v).shape) * _type(v).dtype.np.itemsize
+    return _count(tensor_type(v).shape) * tensor_type(v).dtype.np.itemsize
 
 
 def _work(op: Op) -> int:
     """About how many operations an op takes."""
     if isinstance(op, DotGeneral):
-        depth = _count([_type(op.operands[0]).shape[k] for k in op.contract[0]])
-        return 2 * depth * _count(_type(op.results[0]).shape)
+        depth = _count([tensor_type(op.operands[0]).shape[k] for k in op.contract[0]])
+        return 2 * depth * _count(tensor_type(op.results[0]).shape)
     if op.regions:
         return sum([_work(inner) for block in op.regions for inner in block.ops])
     row = getattr(op, "row", None)
     cost = 1 if row is None else int(row.cost)
-    return cost * max([_count(_type(v).shape) for v in (*op.operands, *op.results)])
+    return cost * max([_count(tensor_type(v).shape) for v in (*op.operands, *op.results)])

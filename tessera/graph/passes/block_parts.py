@@ -17,8 +17,7 @@ from tessera.graph.ops.generate import Constant, Iota
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
 from tessera.graph.passes.same_axes import moved_back, operands_of
 from tessera.graph.passes.skip_masked import skip_masked
-from tessera.ir.core import Block, Op, Value
-from tessera.ir.types import TensorType
+from tessera.ir.core import Block, Op, Value, tensor_type
 
 if TYPE_CHECKING:
     from tessera.graph.passes.block_rows import Rows
@@ -28,16 +27,10 @@ class Refused(Exception):
     """The rule does not apply; the text says why, if a user might expect that it does."""
 
 
-def type_of(value: Value) -> TensorType:
-    """The type of an array."""
-    assert isinstance(value.type, TensorType)
-    return value.type
-
-
 def static_shape(value: Value) -> tuple[int, ...] | None:
     """The dims of an array, if they are numbers."""
-    shape = [dim for dim in type_of(value).shape if isinstance(dim, int)]
-    return tuple(shape) if len(shape) == type_of(value).rank else None
+    shape = [dim for dim in tensor_type(value).shape if isinstance(dim, int)]
+    return tuple(shape) if len(shape) == tensor_type(value).rank else None
 
 
 def op_of(value: Value) -> Op:
@@ -125,8 +118,8 @@ class Part:
         code: list[Op] = [*self.lines.values(), op]
         results: list[Value] = []
         for value, found in zip(outputs, op.results, strict=True):
-            if type_of(found).dtype is not type_of(value).dtype:
-                code.append(Cast(found, type_of(value).dtype, loc=op_of(value).loc))
+            if tensor_type(found).dtype is not tensor_type(value).dtype:
+                code.append(Cast(found, tensor_type(value).dtype, loc=op_of(value).loc))
                 found = code[-1].results[0]
             results.append(found)
         return code, results
@@ -178,7 +171,7 @@ class Part:
             raise Refused("an operand has other axes")
         arg = self.inputs.get((value, cut))
         if arg is None:
-            type = type_of(value).strong()
+            type = tensor_type(value).strong()
             arg = Value(type.with_shape(self.shape(value, cut)))
             self.inputs[value, cut] = arg
         return arg
@@ -187,7 +180,7 @@ class Part:
         """The dims of a block."""
         rows = self.rows
         found: list[int] = []
-        for dim, k in zip(type_of(value).shape, cut, strict=True):
+        for dim, k in zip(tensor_type(value).shape, cut, strict=True):
             assert isinstance(dim, int)
             found.append(dim if k < 0 else rows.sizes[k])
         return tuple(found)

@@ -29,12 +29,12 @@ from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.elementwise import Elementwise
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
 from tessera.graph.ops.reduce import Max, Reduce, Sum
-from tessera.graph.passes.block_parts import Part, Refused, Step, op_of, static_shape, type_of
+from tessera.graph.passes.block_parts import Part, Refused, Step, op_of, static_shape
 from tessera.graph.passes.long_rows import Online, simpler
 from tessera.graph.passes.replacing import Made, Replacing
 from tessera.graph.passes.same_axes import moved, operands_of
 from tessera.graph.spec import GRAPH
-from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.core import Block, Func, Op, Value, tensor_type
 from tessera.ir.passes import Pass
 
 
@@ -187,7 +187,7 @@ class Rows:
         rank = len(shape)
         row, column = (rank - 2, rank - 1) if side == 0 else (rank - 1, counts[0])
         self.columns = shape[column]
-        depth = _product([type_of(seed.lhs).shape[k] for k in seed.contract[0]])
+        depth = _product([tensor_type(seed.lhs).shape[k] for k in seed.contract[0]])
         least = min(shape[row], shape[column])
         if least < options.least or depth >= least:
             raise Refused
@@ -297,7 +297,7 @@ class Rows:
         first = next(cut for cut in known if cut is not None)
         if isinstance(op, Elementwise):
             same = all(cut in (None, first) for cut in known)
-            same = same and all(type_of(v).rank == len(first) for v in op.operands)
+            same = same and all(tensor_type(v).rank == len(first) for v in op.operands)
             return Step((first,) * len(known), first) if same else None
         if isinstance(op, (Broadcast, Reshape, Transpose)):
             found = moved(op, first)
@@ -306,7 +306,7 @@ class Rows:
             summed = frozenset([first[k] for k in op.axes if first[k] >= 0])
             # Sums over blocks have no dtype of their own here.
             # A sum over blocks is one in another order.
-            is_sum = isinstance(op, Sum) and type_of(op.result).dtype.bits >= 32
+            is_sum = isinstance(op, Sum) and tensor_type(op.result).dtype.bits >= 32
             is_sum = is_sum or (isinstance(op, Max) and summed == self.across)
             if summed and not (is_sum and op.order is None):
                 return None
@@ -316,7 +316,7 @@ class Rows:
 
     def product(self, op: DotGeneral, known: Sequence[Cut | None]) -> Step | None:
         """How a product does."""
-        cuts = [list(known[k] or (-1,) * type_of(v).rank) for k, v in enumerate(op.operands)]
+        cuts = [list(known[k] or (-1,) * tensor_type(v).rank) for k, v in enumerate(op.operands)]
         summed: set[int] = set()
         for pairs, is_sum in ((op.batch_axes, False), (op.contract, True)):
             for axes in zip(*pairs, strict=True):
@@ -485,4 +485,4 @@ def _product(dims: Sequence[object]) -> int:
 
 def _uncut(value: Value, cut: Cut) -> int:
     """Elements that each block of a value has along the axes that are not cut."""
-    return _product([dim for dim, k in zip(type_of(value).shape, cut, strict=True) if k < 0])
+    return _product([dim for dim, k in zip(tensor_type(value).shape, cut, strict=True) if k < 0])

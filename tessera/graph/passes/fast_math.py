@@ -26,9 +26,8 @@ from tessera.graph.ops.generate import Constant, Dense
 from tessera.graph.ops.reshape import Broadcast
 from tessera.graph.passes.fast_functions import FUNCTIONS, expansion
 from tessera.graph.promise import Promise, promised
-from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.core import Block, Func, Op, Value, tensor_type
 from tessera.ir.loc import ORIGIN, Loc
-from tessera.ir.types import TensorType
 from tessera.ir.walk import inline, uses, walk
 
 
@@ -74,11 +73,6 @@ def fast_math(
 
 def _is_fast(op: Op) -> bool:
     return bool(op.loc.promises) and promised(op.loc.promises, FastMath) is not None
-
-
-def _type(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return value.type
 
 
 class _Block:
@@ -131,7 +125,9 @@ class _Block:
         """What takes the place of the results of an op; None where it stays."""
         if isinstance(op, GraphOp) and type(op) in self.functions:
             return self.expanded(op, old)
-        if not isinstance(op, (Div, Mul, Add, Sub)) or not _type(op.results[0]).dtype.is_float:
+        if not isinstance(op, (Div, Mul, Add, Sub)):
+            return None
+        if not tensor_type(op.results[0]).dtype.is_float:
             return None
         if isinstance(op, Div):
             found, what = self.divided(op), "a quotient is a product with the reciprocal"
@@ -146,7 +142,7 @@ class _Block:
 
     def expanded(self, op: GraphOp, old: Op) -> Sequence[Value] | None:
         """A function of float32 in fewer operations."""
-        type = _type(op.operands[0])
+        type = tensor_type(op.operands[0])
         if type.dtype is not float32:
             return None
         what = f"{title(op)} is one with a few units more in the last place"
@@ -166,14 +162,14 @@ class _Block:
         if not isinstance(spread, Broadcast):
             return None
         source = spread.x
-        type = _type(source)
+        type = tensor_type(source)
         if isinstance(source.op, Constant):
             value = _constant(y)
             if not value:
                 return None
             inverse = self.add(Constant(Dense.of(1 / value, type.dtype), loc=op.loc))
         else:
-            if type.shape == _type(y).shape:
+            if type.shape == tensor_type(y).shape:
                 return None
             one = self.add(Constant(Dense.of(1.0, type.dtype), loc=op.loc))
             if type.shape:
@@ -193,7 +189,7 @@ class _Block:
                 first = _constant(inner.operands[other])
                 if first is None:
                     continue
-                type = _type(op.results[0])
+                type = tensor_type(op.results[0])
                 both = Constant(Dense.of(first * constant, type.dtype), loc=op.loc)
                 factor = self.add(both)
                 if type.shape:
@@ -203,7 +199,7 @@ class _Block:
 
     def joined(self, op: Add | Sub) -> Value | None:
         """A sum with a product."""
-        if not self.fused or _type(op.results[0]).dtype.bits not in (32, 64):
+        if not self.fused or tensor_type(op.results[0]).dtype.bits not in (32, 64):
             return None
         for side in (0, 1):
             product, other = op.operands[side].op, op.operands[1 - side]

@@ -33,11 +33,11 @@ from tessera.graph.ops.elementwise import Cast
 from tessera.graph.ops.generate import Constant, Dense
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
 from tessera.graph.ops.reduce import Max, Sum
-from tessera.graph.passes.block_parts import Part, Refused, op_of, type_of
+from tessera.graph.passes.block_parts import Part, Refused, op_of
 from tessera.graph.passes.replacing import Made
 from tessera.graph.passes.same_axes import axis_pairs, moved
 from tessera.graph.passes.skip_masked import number_of
-from tessera.ir.core import Op, Value
+from tessera.ir.core import Op, Value, tensor_type
 from tessera.ir.intexpr import Dim
 
 if TYPE_CHECKING:
@@ -169,19 +169,19 @@ class Online:
         step = rows.steps[self.largest]
         x = part.value(rows.program.operands(self.largest)[0], step.operands[0])
         found = made(Max(x, self.largest.axes, loc=loc))
-        before = Value(type_of(found))
+        before = Value(tensor_type(found))
         largest = made(e.Max(before, found, loc=loc))
         shift = made.guarded(largest)
         for value, cut in self.shifts.items():
             part.env[value, cut] = made(Reshape(shift, part.shape(value, cut), loc=loc))
-        wide = _at_least_32(type_of(found).dtype)
+        wide = _at_least_32(tensor_type(found).dtype)
         scale = made(e.Exp(made(e.Sub(*[made.cast(v, wide) for v in (before, shift)]))))
         states, yielded = [before], [largest]
         for value in self.sums:
             op = op_of(value)
             own = rows.steps[op]
             new = part.copied(op, own.operands, own.result)
-            state = Value(type_of(new))
+            state = Value(tensor_type(new))
             scaled = made(e.Mul(state, self.spread(made, scale, new, own.result), loc=loc))
             states.append(state)
             yielded.append(made(e.Add(scaled, new, loc=loc)))
@@ -207,12 +207,12 @@ class Online:
         """The largest elements as the program guards them."""
         test, *parts = self.rows.program.operands(guard)
         (value,) = [v for v in parts if v in self.shifts]
-        line = made(Reshape(largest, type_of(value).shape, loc=made.loc))
+        line = made(Reshape(largest, tensor_type(value).shape, loc=made.loc))
         found = op_of(test)
         given = [line if v is value else v for v in self.rows.program.operands(found)]
         tested = made(found.rebuild(given))
         kept = made(guard.rebuild([tested, *[line if v is value else v for v in parts]]))
-        return made(Reshape(kept, type_of(largest).shape, loc=made.loc))
+        return made(Reshape(kept, tensor_type(largest).shape, loc=made.loc))
 
     def spread(self, made: _Maker, value: Value, like: Value, cut: Cut) -> Value:
         """One number of each row, for each element of an array of rows.
@@ -224,14 +224,14 @@ class Online:
             cut: how it is cut.
         """
         own = self.rows.steps[self.largest].result
-        shape = type_of(value).shape
+        shape = tensor_type(value).shape
         axes = [k for k, loop in enumerate(own) if loop >= 0]
         places = [cut.index(own[k]) for k in axes]
         if places != sorted(places):
             raise Refused
         line = made(Reshape(value, tuple([shape[k] for k in axes])))
-        line = made.cast(line, type_of(like).dtype)
-        return made(Broadcast(line, type_of(like).shape, tuple(places)))
+        line = made.cast(line, tensor_type(like).dtype)
+        return made(Broadcast(line, tensor_type(like).shape, tuple(places)))
 
 
 class _Maker:
@@ -247,7 +247,9 @@ class _Maker:
 
     def cast(self, value: Value, dtype: DType) -> Value:
         """A value as another dtype."""
-        return value if type_of(value).dtype is dtype else self(Cast(value, dtype, loc=self.loc))
+        if tensor_type(value).dtype is dtype:
+            return value
+        return self(Cast(value, dtype, loc=self.loc))
 
     def guarded(self, value: Value) -> Value:
         """A value, and 0 where it is no number."""
@@ -256,7 +258,7 @@ class _Maker:
 
     def zeros(self, value: Value) -> Value:
         """Zeros, as many as a value has elements."""
-        type = type_of(value)
+        type = tensor_type(value)
         zero = self(Constant(Dense.of(np.zeros((), type.dtype.np), type.dtype), loc=self.loc))
         return self(Broadcast(zero, type.shape, (), loc=self.loc))
 
@@ -325,7 +327,7 @@ def _turned(rows: Rows, op: DotGeneral) -> tuple[Set[Op], Made] | None:
     """A product that is turned afterwards, with its operands the other way round: what is added to
     for a block of columns lies together then."""
     users = rows.program.users.get(op.results[0], ())
-    rank = type_of(op.result).rank
+    rank = tensor_type(op.result).rank
     perm = (*range(rank - 2), rank - 1, rank - 2)
     if len(op.batch_axes[0]) != rank - 2:
         return None
@@ -379,7 +381,7 @@ def _factored(rows: Rows, op: DotGeneral) -> tuple[list[Op], Value] | None:
     made = _Maker([], op.loc)
     operands[side] = _product(made, found)
     # A sum of exponentials may be too large for a narrow dtype.
-    dtype = type_of(op.result).dtype
+    dtype = tensor_type(op.result).dtype
     total = made(op.rebuild(operands, dtype=op.accumulate if dtype.bits < 32 else dtype))
     places = {a[1]: b[1] for a, b in _own_pairs(op) if a[0] is op.operands[side]}
     return _times(rows, made, total, dtype, found, places)
@@ -417,9 +419,9 @@ def _of_products(
         made = _with_other(rows, op, dot, side, (mine, theirs), wanted, products)
         if made is not None:
             code, total = made
-            kept = [k for k in range(type_of(value).rank) if k != axis]
+            kept = [k for k in range(tensor_type(value).rank) if k != axis]
             places = {k: place for place, k in enumerate(kept)}
-            dtype = type_of(op.result).dtype
+            dtype = tensor_type(op.result).dtype
             return _times(rows, _Maker(code, op.loc), total, dtype, found, places)
     return None
 
@@ -467,16 +469,17 @@ def _with_other(
         together = dot.batch_axes[1 - side]
         if any(k not in last or last[k] != wide.get(theirs[k]) for k in together):
             continue
-        perm = tuple([last[deep_v] if k == deep else wide[mine[k]] for k in range(type_of(d).rank)])
-        kept = [mine[k] for k in range(type_of(d).rank) if k != deep]
-        types = {type_of(x).dtype for x in (d, v, other.result, op.result)}
-        if len({*perm}) != type_of(other.result).rank or kept != sorted(kept) or len(types) > 1:
+        rank = tensor_type(d).rank
+        perm = tuple([last[deep_v] if k == deep else wide[mine[k]] for k in range(rank)])
+        kept = [mine[k] for k in range(rank) if k != deep]
+        types = {tensor_type(x).dtype for x in (d, v, other.result, op.result)}
+        if len({*perm}) != tensor_type(other.result).rank or kept != sorted(kept) or len(types) > 1:
             continue
         made = _Maker([], op.loc)
         turned = other.results[0]
         if perm != tuple(range(len(perm))):
             turned = made(Transpose(turned, perm, loc=op.loc))
-        if type_of(turned).shape != type_of(d).shape:
+        if tensor_type(turned).shape != tensor_type(d).shape:
             continue
         total = made(Sum(made(e.Mul(d, turned, loc=op.loc)), (deep,), loc=op.loc))
         return made.code, total
@@ -493,7 +496,7 @@ def _is_row(rows: Rows, value: Value, axis: int) -> bool:
     cut = rows.cut_of(value)
     if cut is None or not rows.is_wide(value):
         return False
-    return cut[axis] == rows.cols and type_of(value).shape[axis] == rows.columns
+    return cut[axis] == rows.cols and tensor_type(value).shape[axis] == rows.columns
 
 
 def _has_exponential(rows: Rows, values: Sequence[Value], axis: int) -> bool:
@@ -506,7 +509,7 @@ def _has_exponential(rows: Rows, values: Sequence[Value], axis: int) -> bool:
 
 def _is_repeated(rows: Rows, op: Broadcast, axis: int) -> bool:
     """Whether all elements along an axis are the same."""
-    before = type_of(rows.program.operands(op)[0]).shape
+    before = tensor_type(rows.program.operands(op)[0]).shape
     return axis not in op.dims or before[op.dims.index(axis)] == 1
 
 
@@ -540,14 +543,14 @@ def _times(
     """
     for op, divides in factors.narrow:
         x = rows.program.operands(op)[0]
-        shape = type_of(x).shape
+        shape = tensor_type(x).shape
         kept = [k for k, axis in enumerate(op.dims) if axis in places]
         dims = [places[op.dims[k]] for k in kept]
         if dims != sorted(dims):
             return None
         line = made(Reshape(x, _dims(shape, kept), loc=made.loc)) if len(kept) < len(shape) else x
-        line = made.cast(line, type_of(total).dtype)
-        factor = made(Broadcast(line, type_of(total).shape, tuple(dims), loc=made.loc))
+        line = made.cast(line, tensor_type(total).dtype)
+        factor = made(Broadcast(line, tensor_type(total).shape, tuple(dims), loc=made.loc))
         total = made((e.Div if divides else e.Mul)(total, factor, loc=made.loc))
     if factors.is_negative:
         total = made(e.Neg(total, loc=made.loc))

@@ -19,7 +19,7 @@ from tessera.graph.ops.elementwise import Cast
 from tessera.graph.ops.reduce import default_accumulator
 from tessera.graph.passes.simplify import DeadCode
 from tessera.graph.spec import GRAPH
-from tessera.ir.core import Func, Op, Value
+from tessera.ir.core import Func, Op, Value, tensor_type
 from tessera.ir.passes import Pass
 from tessera.ir.rewrite import Rewriter, RuleSet, rewrite_greedy, rule
 from tessera.ir.types import TensorType
@@ -69,7 +69,7 @@ def _narrow(op: DotGeneral) -> tuple[Value, Value] | None:
     lhs, rhs = _widened(op.lhs), _widened(op.rhs)
     if lhs is None or rhs is None:
         return None
-    return (lhs, rhs) if _type(lhs).dtype is _type(rhs).dtype else None
+    return (lhs, rhs) if tensor_type(lhs).dtype is tensor_type(rhs).dtype else None
 
 
 def _widened(value: Value) -> Value | None:
@@ -77,14 +77,9 @@ def _widened(value: Value) -> Value | None:
     op: Op | None = value.op
     if not isinstance(op, Cast):
         return None
-    narrow = _type(op.x).dtype
+    narrow = tensor_type(op.x).dtype
     fits = narrow.is_float and narrow.bits == 16 and op.dtype is default_accumulator(narrow)
     return op.x if fits else None
-
-
-def _type(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return value.type
 
 
 _RULES = RuleSet((narrow_operands,))

@@ -9,9 +9,8 @@ from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.elementwise import Elementwise
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
 from tessera.graph.ops.reduce import Reduce
-from tessera.ir.core import Op, Value
+from tessera.ir.core import Op, Value, tensor_type
 from tessera.ir.intexpr import Dim
-from tessera.ir.types import TensorType
 
 if TYPE_CHECKING:
     from tessera.graph.ops.blocks import Cut
@@ -20,28 +19,23 @@ Axis: TypeAlias = tuple[Value, int]
 """An axis of a value."""
 
 
-def _type(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return value.type
-
-
 def axis_pairs(op: Op) -> list[tuple[Axis, Axis]]:
     """Axes of operands and results of an op that are the same."""
     result = op.results[0]
     if isinstance(op, Elementwise):
-        rank = range(_type(result).rank)
+        rank = range(tensor_type(result).rank)
         return [((v, k), (result, k)) for v in op.operands for k in rank]
     if isinstance(op, Broadcast):
         found = [(k, axis) for k, axis in enumerate(op.dims)]
-        before, after = _type(op.x).shape, op.shape
+        before, after = tensor_type(op.x).shape, op.shape
         return [((op.x, k), (result, a)) for k, a in found if before[k] == after[a]]
     if isinstance(op, Transpose):
         return [((op.x, k), (result, axis)) for axis, k in enumerate(op.perm)]
     if isinstance(op, Reshape):
-        kept = same_axes(_type(op.x).shape, op.shape) or []
+        kept = same_axes(tensor_type(op.x).shape, op.shape) or []
         return [((op.x, a), (result, b)) for a, b in kept]
     if isinstance(op, Reduce):
-        left = [k for k in range(_type(op.x).rank) if k not in op.axes]
+        left = [k for k in range(tensor_type(op.x).rank) if k not in op.axes]
         return [((op.x, k), (result, axis)) for axis, k in enumerate(left)]
     if isinstance(op, DotGeneral):
         return _product_pairs(op)
@@ -73,7 +67,7 @@ def same_axes(before: Sequence[Dim], after: Sequence[Dim]) -> list[tuple[int, in
 
 def moved(op: Broadcast | Reshape | Transpose, cut: Cut) -> Cut | None:
     """The cut of what has the same elements elsewhere, given the operand's."""
-    before, after = _type(op.x).shape, _type(op.result).shape
+    before, after = tensor_type(op.x).shape, tensor_type(op.result).shape
     if isinstance(op, Transpose):
         return tuple([cut[k] for k in op.perm])
     if isinstance(op, Broadcast):
@@ -92,7 +86,7 @@ def moved(op: Broadcast | Reshape | Transpose, cut: Cut) -> Cut | None:
 
 def moved_back(op: Broadcast | Reshape | Transpose, cut: Cut) -> Cut | None:
     """The cut of the operand, given that of the result."""
-    before, after = _type(op.x).shape, _type(op.result).shape
+    before, after = tensor_type(op.x).shape, tensor_type(op.result).shape
     if isinstance(op, Transpose):
         found = [-1] * len(before)
         for k, axis in enumerate(op.perm):
@@ -117,7 +111,7 @@ def operands_of(op: DotGeneral, cut: Cut) -> tuple[Cut, Cut]:
     starts = (count, count + len(free[0]))
     cuts: list[Cut] = []
     for side, value in enumerate(op.operands):
-        found = [-1] * _type(value).rank
+        found = [-1] * tensor_type(value).rank
         for place, axis in enumerate(op.batch_axes[side]):
             found[axis] = cut[place]
         for place, axis in enumerate(free[side]):

@@ -30,9 +30,8 @@ from tessera.graph.ops.generate import Constant, Iota
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
 from tessera.graph.ops.reduce import Reduce
 from tessera.graph.passes.same_axes import Axis, axis_pairs
-from tessera.ir.core import Block, Op, Value
+from tessera.ir.core import Block, Op, Value, tensor_type
 from tessera.ir.intexpr import Dim, ceildiv, substitute, sym
-from tessera.ir.types import TensorType
 
 LARGE = 1e8
 """A number that far below 0 is that of a masked score."""
@@ -56,11 +55,6 @@ def skip_masked(op: Blocks, seed: Value, row: int, column: int, step: int) -> Bl
         step: how many columns at a time there are more.
     """
     return _Columns(op, seed, row, column).run(step)
-
-
-def _type(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return value.type
 
 
 class _Same:
@@ -114,7 +108,7 @@ class _Columns:
                 self.same.join(a, b)
         self.row = self.same.find((seed, row))
         self.column = self.same.find((seed, column))
-        self.rows, self.columns = _type(seed).shape[row], _type(seed).shape[column]
+        self.rows, self.columns = tensor_type(seed).shape[row], tensor_type(seed).shape[column]
         self.outside = dict(zip(op.body.args, op.args, strict=False))  # states come behind
         self.cuts = dict(zip(op.body.args, op.cuts, strict=False))
         self.limits: list[int] = []
@@ -155,7 +149,8 @@ class _Columns:
 
     def column_of(self, value: Value) -> int | None:
         """The axis of columns of a value."""
-        found = [k for k in range(_type(value).rank) if self.same.find((value, k)) == self.column]
+        axes = range(tensor_type(value).rank)
+        found = [k for k in axes if self.same.find((value, k)) == self.column]
         return found[0] if found else None
 
     # --- masks --------------------------------------------------------------------------------
@@ -266,7 +261,7 @@ class _Columns:
         """The op on so many columns."""
         env: dict[Value, Value] = {}
         for arg in self.op.body.args:
-            env[arg] = Value(_type(arg).with_shape(self.shape(arg, wide)), arg.name)
+            env[arg] = Value(tensor_type(arg).with_shape(self.shape(arg, wide)), arg.name)
         code: list[Op] = []
         for op in self.op.body.ops:
             changes: dict[str, object] = {}
@@ -294,7 +289,7 @@ class _Columns:
 
     def shape(self, value: Value, wide: Dim) -> tuple[Dim, ...]:
         """The dims of a value with so many columns."""
-        dims = enumerate(_type(value).shape)
+        dims = enumerate(tensor_type(value).shape)
         return tuple([wide if self.same.find((value, k)) == self.column else d for k, d in dims])
 
 
@@ -315,7 +310,7 @@ def _is_low(number: Number, value: Value) -> bool:
     """Whether a number is that of a masked score."""
     if number is None:
         return False
-    dtype = _type(value).dtype
+    dtype = tensor_type(value).dtype
     least = -LARGE
     if dtype.is_inexact and dtype.bits < 32:
         least = max(least, float(finfo(dtype).min) / 2)

@@ -25,9 +25,8 @@ from tessera.graph.ops.rearrange import Concatenate, Pad, Slice
 from tessera.graph.ops.reduce import Sum
 from tessera.graph.ops.reshape import Broadcast, Reshape, Reverse, Transpose
 from tessera.graph.ops.windows import Windows
-from tessera.ir.core import Op, Value
+from tessera.ir.core import Op, Value, tensor_type
 from tessera.ir.intexpr import Dim
-from tessera.ir.types import TensorType
 
 MOST_PHASES = 16
 """More phases than this would be many short products."""
@@ -118,7 +117,7 @@ class Phases:
         windows = next((op for op in rest if isinstance(op, Windows)), None)
         if windows is None or any(not isinstance(op, (Reverse, Windows)) for op in rest):
             return []
-        outer = _type(windows.x).rank - len(windows.axes)
+        outer = tensor_type(windows.x).rank - len(windows.axes)
         found: list[_Axis] = []
         for at, inner in enumerate(pad.interior):
             if inner == 0:
@@ -128,8 +127,8 @@ class Phases:
                 return []
             if any(at in op.axes for op in rest if isinstance(op, Reverse)):
                 return []
-            lo, count = pad.lo[at], _type(windows.result).shape[at]
-            size = _type(pad.x).shape[at]
+            lo, count = pad.lo[at], tensor_type(windows.result).shape[at]
+            size = tensor_type(pad.x).shape[at]
             if not all(isinstance(n, int) for n in (inner, lo, pad.hi[at], count, size)):
                 return []
             assert isinstance(inner, int) and isinstance(lo, int) and isinstance(count, int)
@@ -157,7 +156,7 @@ class Phases:
         """Which places of the window count in a phase; None where there is none."""
         pad = self.moves[self.at]
         assert isinstance(pad, Pad)
-        shape = _type(pad.x).shape
+        shape = tensor_type(pad.x).shape
         size, window = shape[axis.at], shape[axis.window]
         assert isinstance(size, int)
         assert isinstance(window, int)
@@ -191,7 +190,7 @@ class Phases:
         for op in self.moves[self.at + 1 :]:
             value = moves[-1].results[0]
             if isinstance(op, Windows):
-                shape = _type(value).shape
+                shape = tensor_type(value).shape
                 begin = [picks[k][0] if k in picks else n for k, n in enumerate(start)]
                 limit = [n - m for n, m in zip(shape, cut, strict=True)]
                 step = [picks[k][1] if k in picks else 1 for k in range(rank)]
@@ -204,7 +203,7 @@ class Phases:
 
     def _shape(self) -> list[int]:
         """The dims of the result of a phase."""
-        shape = list(_type(self.total.result).shape)
+        shape = list(tensor_type(self.total.result).shape)
         for axis in self.axes:
             shape[self._place(axis.at)] = axis.length
         assert all(isinstance(n, int) for n in shape)
@@ -212,7 +211,7 @@ class Phases:
 
     def _nothing(self) -> Value:
         """A phase whose windows stand on zeros."""
-        zero = self._add(Constant(Dense.of(0, _type(self.total.result).dtype)))
+        zero = self._add(Constant(Dense.of(0, tensor_type(self.total.result).dtype)))
         return self._add(Broadcast(zero, tuple(self._shape()), ()))
 
     def _joined(self, parts: Sequence[Value]) -> Value:
@@ -251,8 +250,3 @@ def has_phases(moves: Sequence[Op]) -> bool:
 
 def _apart(op: Pad) -> bool:
     return any(d != 0 for d in op.interior)
-
-
-def _type(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return value.type

@@ -31,10 +31,9 @@ from tessera.graph.ops.windows import Windows
 from tessera.graph.passes.simplify import CommonSubexpressions
 from tessera.graph.passes.window_phases import Phases, has_phases
 from tessera.graph.spec import GRAPH
-from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.core import Block, Func, Op, Value, tensor_type
 from tessera.ir.intexpr import Dim
 from tessera.ir.passes import Pass
-from tessera.ir.types import TensorType
 
 MOVES = (Transpose, Reverse, Reshape, Pad, Slice, Windows)
 """What may stand between the product and the sum."""
@@ -133,8 +132,8 @@ def _match(op: Op, uses: Counter[Value]) -> tuple[Sum, Product, list[Op]] | None
         return None
     if isinstance(dot, Mul) and not all(isinstance(x.op, Broadcast) for x in dot.operands):
         return None
-    dtype = _type(dot.result).dtype
-    if dtype.kind is Kind.BOOL or _type(total.result).dtype is not dtype:
+    dtype = tensor_type(dot.result).dtype
+    if dtype.kind is Kind.BOOL or tensor_type(total.result).dtype is not dtype:
         return None
     if not any(isinstance(move, Windows) for move in moves):
         return None
@@ -167,7 +166,7 @@ class _Product:
         else:
             spread = [x.op for x in sides if isinstance(x.op, Broadcast)]
             self.sides = [op.x for op in spread]
-            for k in range(len(_type(dot.result).shape)):
+            for k in range(len(tensor_type(dot.result).shape)):
                 left, right = (op.dims.index(k) if k in op.dims else None for op in spread)
                 self.dims.append((left, right))
         self.code: list[Op] = []
@@ -196,9 +195,9 @@ class _Product:
 
     def is_spread(self) -> bool:
         """Whether the dims of operands are as long as those of the product."""
-        shape = _type(self.dot.result).shape
+        shape = tensor_type(self.dot.result).shape
         return all(
-            at is None or _type(x).shape[at] == dim
+            at is None or tensor_type(x).shape[at] == dim
             for pair, dim in zip(self.dims, shape, strict=True)
             for at, x in zip(pair, self.sides, strict=True)
         )
@@ -235,7 +234,7 @@ class _Product:
 
     def reshape(self, op: Reshape) -> bool:
         """Dims of one element come and go; what an operand has of them is summed over."""
-        before, after = _type(op.x).shape, _type(op.result).shape
+        before, after = tensor_type(op.x).shape, tensor_type(op.result).shape
         if [d for d in before if d != 1] != [d for d in after if d != 1]:
             return False
         rest = [pair for pair, d in zip(self.dims, before, strict=True) if d != 1]
@@ -248,7 +247,7 @@ class _Product:
     def slice(self, op: Slice) -> None:
         """Cuts each operand along its own dims."""
         for side in (0, 1):
-            shape = _type(self.sides[side]).shape
+            shape = tensor_type(self.sides[side]).shape
             start: list[Dim] = [0] * len(shape)
             limit, stride = list(shape), list[Dim]([1] * len(shape))
             for axis, pair in enumerate(self.dims):
@@ -275,7 +274,7 @@ class _Product:
             if pair == (None, None) and (op.lo[axis] != 0 or op.hi[axis] != 0):
                 return False
         for side in (0, 1):
-            rank = len(_type(self.sides[side]).shape)
+            rank = len(tensor_type(self.sides[side]).shape)
             lo, hi = (list[Dim]([0] * rank) for _ in range(2))
             for axis, pair in enumerate(self.dims):
                 at = pair[side]
@@ -302,9 +301,9 @@ class _Product:
             if one[side] is not None or one[1 - side] is None:
                 return False
         x = self.sides[side]
-        shape = _type(x).shape
+        shape = tensor_type(x).shape
         self.side, self.last = side, len(shape) - 1
-        other = _type(self.sides[1 - side]).shape
+        other = tensor_type(self.sides[1 - side]).shape
         sizes = tuple(other[at] for one in inner if (at := one[1 - side]) is not None)
         spread = Broadcast(x, (*shape, *sizes), tuple(range(len(shape))), loc=op.loc)
         self.set(side, spread)
@@ -322,12 +321,12 @@ class _Product:
         shape: list[Dim] = []
         for pair in pairs:
             axes = zip(self.sides, pair, strict=True)
-            dims = [_type(x).shape[at] for x, at in axes if at is not None]
+            dims = [tensor_type(x).shape[at] for x, at in axes if at is not None]
             shape.append(dims[0] if dims else 1)
         for side in (0, 1):
             own = [pair[side] for pair in pairs]
             x = self.sides[side]
-            places = tuple(own.index(k) for k in range(len(_type(x).shape)))
+            places = tuple(own.index(k) for k in range(len(tensor_type(x).shape)))
             # An operand is spread along dims in their order.
             order = sorted(range(len(places)), key=places.__getitem__)
             if order != list(range(len(order))):
@@ -378,8 +377,3 @@ def _columns(pairs: Sequence[Pair]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     left = tuple(a for a, _ in pairs if a is not None)
     right = tuple(b for _, b in pairs if b is not None)
     return left, right
-
-
-def _type(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return value.type

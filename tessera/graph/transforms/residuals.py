@@ -17,9 +17,8 @@ from tessera.graph.ops.base import Family, Rearrange
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.generate import Constant, Iota
 from tessera.graph.transforms.evaluate import evaluate, trace_function
-from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.core import Block, Func, Op, Value, tensor_type
 from tessera.ir.rewrite import eliminate_dead
-from tessera.ir.types import TensorType
 
 LARGER = 2
 """So many times the elements of what it is made of has what is computed once more."""
@@ -74,7 +73,7 @@ def smaller(forward: Func, linear: Func, count: int) -> tuple[Func, Func, list[i
         needed = evaluate(moving, given[: len(leaves)])
         return evaluate(linear, [*needed, *given[len(leaves) :]])
 
-    types = [_type(v) for v in (*leaves, *linear.args[count:])]
+    types = [tensor_type(v) for v in (*leaves, *linear.args[count:])]
     again, captured = trace_function(run, types, "linearize", linear.name)
     if captured:
         return forward, linear, [*residuals]
@@ -90,7 +89,7 @@ def smaller(forward: Func, linear: Func, count: int) -> tuple[Func, Func, list[i
 def _is_cheap(op: Op) -> bool:
     """Whether an op computes each element of a few others."""
     if isinstance(op, DotGeneral):
-        lhs = _type(op.operands[0]).shape
+        lhs = tensor_type(op.operands[0]).shape
         sizes = [n for k in op.contract[0] if isinstance(n := lhs[k], int)]
         return len(sizes) == len(op.contract[0]) and prod(sizes) <= DEEPEST
     return isinstance(op, Iota) or getattr(op, "family", None) is Family.ELEMENTWISE
@@ -118,12 +117,7 @@ def _chain(
     return ({}, {value: None}) if len(seen) == LONGEST else (ops, leaves)
 
 
-def _type(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return value.type
-
-
 def _size(value: Value) -> int:
     """Elements; -1 where nobody knows."""
-    sizes = [n for n in _type(value).shape if isinstance(n, int)]
-    return prod(sizes) if len(sizes) == len(_type(value).shape) else -1
+    sizes = [n for n in tensor_type(value).shape if isinstance(n, int)]
+    return prod(sizes) if len(sizes) == len(tensor_type(value).shape) else -1

@@ -27,8 +27,7 @@ from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
 from tessera.graph.ops.reduce import Max, Min, Sum
 from tessera.graph.passes.same_axes import moved
 from tessera.graph.trace import Tracer
-from tessera.ir.core import Op, Value
-from tessera.ir.types import TensorType
+from tessera.ir.core import Op, Value, tensor_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ class _Program:
 
 def _are_shifts(same: Sequence[Value], program: _Program, left: frozenset[Value]) -> bool:
     """Whether nothing that leaves depends on some values, which are the same."""
-    type = _type(same[0])
+    type = tensor_type(same[0])
     rows = tuple([-1 if dim == 1 else k for k, dim in enumerate(type.shape)])
     changes = {value: _Change(rows, 1) for value in same}
     users = program.users
@@ -126,11 +125,6 @@ def _are_shifts(same: Sequence[Value], program: _Program, left: frozenset[Value]
             changes[op.results[0]] = change
             todo.update(users.get(op.results[0], ()))
     return left.isdisjoint(changes)
-
-
-def _type(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return value.type
 
 
 def _changed(op: Op, changes: Mapping[Value, _Change], program: _Program) -> _Change | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tessera.ir.core import Func, Module, Op
 from tessera.ir.walk import walk
@@ -31,6 +32,10 @@ FIRST = 200
 """The same for the first module, so that another thread begins while the rest is written; each of
 the next ones has half as many again."""
 
+Passes = Literal["all", "few", "none"]
+"""Which of LLVM's passes run over a text before it becomes instructions: its standard ones, those
+that loops over rows of vectors need, or none."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModuleText:
@@ -38,17 +43,15 @@ class ModuleText:
 
     Attributes:
         text: LLVM IR.
+        passes: which of LLVM's it needs.
         is_glue: whether it only starts the functions of others, once a call each; optimised, it
             would take a fifth of the time that the whole program takes, and run no faster.
-        is_finished: whether LLVM's passes are left out.
-        is_plain: whether a few of them are enough.
         is_last: whether no other follows.
     """
 
     text: str
+    passes: Passes
     is_glue: bool = False
-    is_finished: bool = False
-    is_plain: bool = False
     is_last: bool = False
 
 
@@ -125,7 +128,7 @@ class ModuleWriter:
         if self._is_one:
             text = w.finish(module, entry)
             is_plain &= self._is_plain
-            self._take(ModuleText(text, is_plain=is_plain, is_last=True))
+            self._take(ModuleText(text, "few" if is_plain else "all", is_last=True))
             return
         for is_finished, names in self._open.items():
             if names:
@@ -135,16 +138,18 @@ class ModuleWriter:
         self._known[entry] = Part(w.lines[first:], w.needs, "")
         text = _group_text(w, self._known, [*self._rare, entry])
         is_glue = not repeats(module.entry)
-        self._take(ModuleText(text, is_glue, is_plain=is_plain, is_last=True))
+        passes: Passes = "none" if is_glue else "few" if is_plain else "all"
+        self._take(ModuleText(text, passes, is_glue, is_last=True))
 
     def _give(self, is_finished: bool) -> None:
         text = _group_text(self._writer, self._known, self._open[is_finished])
         self._open[is_finished], self._lines[is_finished] = [], 0
-        is_plain = self._is_plain and not is_finished
-        if not is_finished:
-            self._is_plain = True
-            self._length = min(LENGTH[False], self._length * 3 // 2)
-        self._take(ModuleText(text, is_finished=is_finished, is_plain=is_plain))
+        if is_finished:
+            self._take(ModuleText(text, "none"))
+            return
+        self._take(ModuleText(text, "few" if self._is_plain else "all"))
+        self._is_plain = True
+        self._length = min(LENGTH[False], self._length * 3 // 2)
 
 
 def _group_text(w: Writer, known: dict[str, Part], group: Sequence[str]) -> str:

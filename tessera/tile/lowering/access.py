@@ -16,6 +16,7 @@ from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.schedule import ops as s
 from tessera.schedule import prefetch_ops
 from tessera.schedule.access import is_affine
+from tessera.schedule.types import buffer_type
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Shape, common_shape
 from tessera.tile.lowering.state import Point, State, TileDim, Val
@@ -57,7 +58,7 @@ def address_of(
 ) -> Address:
     """The place of an element at a point."""
     offset: Dim = 0
-    for e, stride in zip(index, low.buffer(buf).element_strides(), strict=True):
+    for e, stride in zip(index, buffer_type(buf).element_strides(), strict=True):
         offset = offset + e * stride
     varying = [f"${k}" for k, value in enumerate(dyn) if tile_type(value).shape]
     if not is_affine(offset):
@@ -93,7 +94,7 @@ def _view(
         ends: where dims end before their extents.
     """
     em = low.em
-    scale = 2 if low.buffer(address.buf).dtype.is_complex else 1
+    scale = 2 if buffer_type(address.buf).dtype.is_complex else 1
     leaf = low.leaf(point, address.dyn)
     along = [point.dims[k] for k in dims]
     coefs = address.coefs
@@ -133,7 +134,7 @@ def _checks(point: Point, dims: Sequence[int], ends: _Ends | None = None) -> tup
 
 def load(low: State, op: s.Load, point: Point) -> Val:
     """An element per point of the tile; memory is not touched where a condition fails."""
-    dtype = low.buffer(op.buf).dtype
+    dtype = buffer_type(op.buf).dtype
     dyn = low.dyn(op.dyn, point)
     conditions = low.conditions(op.where, point, dyn, dtype.bits)
     if conditions is None:
@@ -169,9 +170,9 @@ def prefetch(low: State, op: s.Load | s.Store, count: Dim, is_many: bool = False
     are many at once where others are fetched at the same time, as `is_many` says, or these are."""
     em = low.em
     leaf = low.leaf(Point(), low.dyn(op.dyn, Point()))
-    strides = low.buffer(op.buf).element_strides()
+    strides = buffer_type(op.buf).element_strides()
     offset = em.index(sum([e * n for e, n in zip(op.index, strides, strict=True)], 0), leaf)
-    dtype = low.buffer(op.buf).dtype
+    dtype = buffer_type(op.buf).dtype
     parts = 2 if dtype.is_complex else 1
     offset = em.map("mul", offset, em.const(parts, int64)) if parts > 1 else offset
     most = MOST_FETCHED // dtype.itemsize
@@ -217,7 +218,7 @@ def _load_scalar(
     guard = low.em.all_of(conditions)
     if guard is None:
         return read(low, op, view, (), (), (), (), fill)
-    dtype = real_of(low.buffer(op.buf).dtype)
+    dtype = real_of(buffer_type(op.buf).dtype)
     (value,) = low.em.when(
         guard,
         lambda: [read(low, op, view, (), (), (), (), fill)],
@@ -271,7 +272,7 @@ def _gather(
         return parts
 
     def skip() -> list[Value]:
-        dtype = real_of(low.buffer(address.buf).dtype)
+        dtype = real_of(buffer_type(address.buf).dtype)
         return [em.broadcast(em.const(fill, dtype), shape) for fill in fills]
 
     if low.is_block or not conditions or not shape:
@@ -328,7 +329,7 @@ def write(
     ends: _Ends = {}
     if combine is None and not atomic:
         ends, where = _ends(low, address, where, point)
-    conditions = low.conditions(where, point, dyn, low.buffer(buf).dtype.bits)
+    conditions = low.conditions(where, point, dyn, buffer_type(buf).dtype.bits)
     if conditions is None:
         return
     guards = [c for c in conditions if not tile_type(c).shape]
@@ -431,7 +432,7 @@ def _write_box(
     full = tuple([n if k in dims else 1 for k, n in enumerate(point.shape)])
     check = _checks(point, dims, ends)
     mask = _mask(low, masks, point, dims)
-    parts = 2 if low.buffer(address.buf).dtype.is_complex else 1
+    parts = 2 if buffer_type(address.buf).dtype.is_complex else 1
     views = [_view(low, address, point, dims, part, ends) for part in range(parts)]
     if combine is not None:
         found = [
@@ -491,7 +492,7 @@ def _scatter(
     atomic: bool,
 ) -> None:
     em = low.em
-    is_complex = low.buffer(address.buf).dtype.is_complex
+    is_complex = buffer_type(address.buf).dtype.is_complex
     if is_complex and combine is not None and combine.name != "add":
         raise CompileError(
             f"schedule.store: complex elements cannot be combined with {combine.name} in a tile",

@@ -19,7 +19,7 @@ from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim, ceildiv, divides, sym
 from tessera.ir.scalar import SCALARS
 from tessera.schedule import ops as s
-from tessera.schedule.types import BufType
+from tessera.schedule.types import BufType, buffer_type
 from tessera.schedule.words import FIRST_ZERO, Layout, key_bits
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Emitter
@@ -72,7 +72,7 @@ class BlockSort:
         self.em = em
         self.op = op
         self.memory = memory
-        first = _type(op.inputs[0])
+        first = buffer_type(op.inputs[0])
         extent = first.shape[op.axis]
         assert isinstance(extent, int)
         self.extent = extent
@@ -81,7 +81,7 @@ class BlockSort:
         places_last = first.element_strides()[op.axis] == 1 or op.rows == 1
         self.at = 1 if places_last else 0
         self.shape = (op.rows, self.size) if places_last else (self.size, op.rows)
-        keys = [_type(v).dtype for v in op.inputs[: op.num_keys]]
+        keys = [buffer_type(v).dtype for v in op.inputs[: op.num_keys]]
         layout = Layout.of(keys, max(self.size.bit_length() - 1, 1))
         self.words = Words(em, layout, op.descending, self.shape)
 
@@ -93,7 +93,7 @@ class BlockSort:
         if row is None:
             return em.const(0, int64), em.const(1, int64)
         place = sym(self.lines.fixed[row]) * self.lines.rows
-        return em.index(place), em.index(_type(self.op.inputs[0]).shape[row])
+        return em.index(place), em.index(buffer_type(self.op.inputs[0]).shape[row])
 
     def _base(self, type: BufType) -> Dim:
         """The offset of the place that is fixed."""
@@ -106,7 +106,7 @@ class BlockSort:
 
     def views(self, buf: Value) -> tuple[list[Value], list[Value], tuple[int, ...]]:
         """Views of the parts of a buffer, coordinates of the tile, and the dims to check."""
-        em, type = self.em, _type(buf)
+        em, type = self.em, buffer_type(buf)
         scale = 2 if type.dtype.is_complex else 1
         strides = type.element_strides()
         row = self.lines.row
@@ -140,7 +140,7 @@ class BlockSort:
 
     def gather(self, buf: Value, places: Value) -> list[Value]:
         """The parts of the elements that were at some places of their rows."""
-        em, type = self.em, _type(buf)
+        em, type = self.em, buffer_type(buf)
         scale = 2 if type.dtype.is_complex else 1
         strides = type.element_strides()
         row = self.lines.row
@@ -172,7 +172,8 @@ class BlockSort:
         if self.size != self.extent:
             found.append(em.map("lt", self._iota(self.at), em.const(self.extent, int64)))
         row = self.lines.row
-        if row is not None and not divides(self.lines.rows, _type(self.op.inputs[0]).shape[row]):
+        shape = buffer_type(self.op.inputs[0]).shape
+        if row is not None and not divides(self.lines.rows, shape[row]):
             found.append(em.map("lt", self._rows(), self._row()[1]))
         return em.all_of(found)
 
@@ -190,7 +191,7 @@ class BlockSort:
 
     def limit(self) -> tuple[int, int]:
         """The places that are wanted, and the size of their tile."""
-        (limit,) = {_type(v).shape[self.op.axis] for v in self.op.outputs}
+        (limit,) = {buffer_type(v).shape[self.op.axis] for v in self.op.outputs}
         assert isinstance(limit, int)
         return limit, 1 << max(limit - 1, 0).bit_length()
 
@@ -222,7 +223,7 @@ class BlockSort:
         places = coder.place(words)
         for k, target in op.moved():
             if k < 0:
-                self.store(target, [em.cast(places, _type(target).dtype)])
+                self.store(target, [em.cast(places, buffer_type(target).dtype)])
             elif k < op.num_keys and coder.layout.holds_keys:
                 self.store(target, [coder.key(words, k)])
             else:
@@ -272,8 +273,3 @@ def lower_block_sort(em: Emitter, op: s.Sort, memory: dict[Value, Value]) -> tup
     """Emits the body of the kernel; returns its grid."""
     em.loc = op.loc
     return BlockSort(em, op, memory).run()
-
-
-def _type(value: Value) -> BufType:
-    assert isinstance(value.type, BufType)
-    return value.type

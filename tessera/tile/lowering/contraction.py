@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tessera.dtypes import DType, Kind, int64, real_of
 from tessera.errors import CompileError
-from tessera.ir.core import Block, Op, Value
+from tessera.ir.core import Block, Op, Value, scalar_dtype
 from tessera.ir.intexpr import linear_in, sym
 from tessera.ir.order import SEQUENCE
 from tessera.ir.scalar import SCALARS
@@ -23,7 +23,7 @@ from tessera.tile import ops as t
 from tessera.tile.lane_ops import Row
 from tessera.tile.lowering.emitter import Shape
 from tessera.tile.lowering.reduction import Steps, accumulate, has_pairs, run_steps
-from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
+from tessera.tile.lowering.state import Point, State, TileDim, Val
 
 
 def contract(low: State, op: s.Contract, point: Point) -> Val:
@@ -47,7 +47,7 @@ def _has_lanes_along(low: State, op: s.Contract) -> bool:
     the products of narrow ones in an instruction."""
     if op.order == SEQUENCE:
         return False
-    widths = {dtype_of(value).bits for value in op.body.outputs}
+    widths = {scalar_dtype(value).bits for value in op.body.outputs}
     return not low.is_block and low.reduce_tile > 1 and max(widths) == op.dtype.bits
 
 
@@ -76,7 +76,8 @@ def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) ->
     loc = em.loc
     extent = op.axes[-1].extent
     # On a CPU the schedule says which operands stay narrow: it takes some of their steps at once.
-    keeps = low.reduce_tile > 1 and dtype_of(left).bits == dtype_of(right).bits < op.dtype.bits
+    bits, others = scalar_dtype(left).bits, scalar_dtype(right).bits
+    keeps = low.reduce_tile > 1 and bits == others < op.dtype.bits
     if low.is_block:
         left, right, keeps = _narrow(left, right, op.dtype)
     step = low.reduce_tile
@@ -177,13 +178,13 @@ def _narrow(left: Value, right: Value, dtype: DType) -> tuple[Value, Value, bool
     found: list[Value] = []
     for value in (left, right):
         op = value.op
-        if isinstance(op, s.Cast) and _widens(dtype_of(op.x), op.dtype):
+        if isinstance(op, s.Cast) and _widens(scalar_dtype(op.x), op.dtype):
             value = op.x
         found.append(value)
-    types = {dtype_of(v) for v in found}
-    if len(types) == 1 and _widens(dtype_of(found[0]), dtype):
+    types = {scalar_dtype(v) for v in found}
+    if len(types) == 1 and _widens(scalar_dtype(found[0]), dtype):
         return found[0], found[1], True
-    return left, right, dtype_of(left) is dtype_of(right) is dtype
+    return left, right, scalar_dtype(left) is scalar_dtype(right) is dtype
 
 
 def _widens(source: DType, target: DType) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tessera.dtypes import int64
-from tessera.ir.core import Block, Op, Value
+from tessera.ir.core import Block, Op, Value, scalar_dtype
 from tessera.ir.intexpr import Dim, Facts, divides
 from tessera.schedule import ops as s
 from tessera.schedule.one_pass import one_body
@@ -17,7 +17,7 @@ from tessera.tile import ops as t
 from tessera.tile.lowering import reduction, row_passes
 from tessera.tile.lowering.access import write
 from tessera.tile.lowering.emitter import Emitter
-from tessera.tile.lowering.state import Handler, Point, State, TileDim, Val, dtype_of
+from tessera.tile.lowering.state import Handler, Point, State, TileDim, Val
 
 
 def lower_joined(
@@ -48,7 +48,7 @@ def lower_joined(
     checked = not divides(width, col.extent, known)
     columns = TileDim(col.name, width, em.const(0, int64), col.extent, checked)
     program = em.pure(t.ProgramId, 0)
-    neutral = [reduction.identity(low, one.op.fn, dtype_of(one.value)) for one in sums]
+    neutral = [reduction.identity(low, one.op.fn, scalar_dtype(one.value)) for one in sums]
 
     def step(i: Value, carried: list[Value]) -> Sequence[Value]:
         with em.bound({row.name: i} if count == 1 else {}):

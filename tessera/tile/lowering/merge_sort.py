@@ -20,7 +20,7 @@ from tessera.dtypes import int64
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim, ceildiv, maximum, minimum, sym
 from tessera.schedule import sort_ops
-from tessera.schedule.types import BufType
+from tessera.schedule.types import BufType, buffer_type
 from tessera.schedule.words import PLACE_BITS, Layout
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Emitter
@@ -46,11 +46,6 @@ def lower_runs(
             return _split_runs(em, op, memory)
         case sort_ops.MergeRuns():
             return _merge_runs(em, op, memory)
-
-
-def _type(value: Value) -> BufType:
-    assert isinstance(value.type, BufType)
-    return value.type
 
 
 class _Grid:
@@ -92,21 +87,21 @@ def repeats(op: Merging) -> Dim:
 
 
 def _sort_runs(em: Emitter, op: sort_ops.SortRuns, memory: dict[Value, Value]) -> tuple[Dim, ...]:
-    first = _type(op.keys[0])
+    first = buffer_type(op.keys[0])
     count = first.shape[op.axis]
     rows = _Grid(em, first, op.axis, ceildiv(count, op.run))
     start = em.map("mul", rows.at, em.const(op.run, int64))
     length, shape = em.index(count), (op.run,)
     keys: list[Value] = []
     for buf in op.keys:
-        type = _type(buf)
+        type = buffer_type(buf)
         step = type.element_strides()[op.axis]
         view = _view(em, memory[buf], rows.base(type, op.axis), length, step)
         keys.append(em.pure(t.Load, view, (start,), (), shape, (0,), 0))
     place = em.map("add", start, em.pure(t.Iota, shape, 0))
     packed = keys
     if not op.packed:
-        layout = Layout.of([_type(v).dtype for v in op.keys], PLACE_BITS)
+        layout = Layout.of([buffer_type(v).dtype for v in op.keys], PLACE_BITS)
         packed = Words(em, layout, op.descending, shape).pack(keys, place)
     network = Network(em, shape, 0, op.run // (32 * op.warps))
     found = last(em, em.map("lt", place, length), packed)
@@ -115,7 +110,7 @@ def _sort_runs(em: Emitter, op: sort_ops.SortRuns, memory: dict[Value, Value]) -
     if op.keep:
         start, check = em.map("mul", rows.at, em.const(op.keep, int64)), ()
     for word, buf in zip(found, op.words, strict=True):
-        type = _type(buf)
+        type = buffer_type(buf)
         axis = len(type.shape) - 1
         view = _view(em, memory[buf], rows.base(type, axis), em.index(type.shape[axis]))
         em.add(t.Store(view, word, (start,), (), check, loc=em.loc))
@@ -158,7 +153,7 @@ def _pair(
 
 def _words(op: Merging) -> tuple[BufType, int]:
     """The type of the words, and their last axis."""
-    type = _type(op.words[0])
+    type = buffer_type(op.words[0])
     return type, len(type.shape) - 1
 
 
@@ -173,7 +168,7 @@ def _gather(
     """Words at some offsets; where the mask is false 0, or the last word."""
     found: list[Value] = []
     for word in words:
-        fill = 2 ** _type(word).dtype.bits - 1 if last else 0
+        fill = 2 ** buffer_type(word).dtype.bits - 1 if last else 0
         found.append(em.add(t.Gather(memory[word], at, (mask,), fill, loc=em.loc))[0])
     return found
 
@@ -208,7 +203,7 @@ def _split_runs(em: Emitter, op: sort_ops.SplitRuns, memory: dict[Value, Value])
 
     steps = em.const(op.run.bit_length() or PLACE_BITS, int64)
     found, _ = em.loop((zero, steps, one), [low, high], halve)
-    splits = _type(op.splits)
+    splits = buffer_type(op.splits)
     view = _view(em, memory[op.splits], rows.base(splits, axis), em.index(tiles))
     em.add(t.Store(view, found, (start,), (), (0,), loc=em.loc))
     return rows.grid
@@ -221,7 +216,7 @@ def _merge_runs(em: Emitter, op: sort_ops.MergeRuns, memory: dict[Value, Value])
     rows = _Grid(em, type, axis, tiles)
     pair = _pair(em, op, memory, rows.at, em.index(count))
     size, one = em.const(op.tile, int64), em.const(1, int64)
-    splits = _type(op.splits)
+    splits = buffer_type(op.splits)
     view = _view(em, memory[op.splits], rows.base(splits, axis), em.index(tiles))
 
     def split(number: Value) -> Value:

@@ -12,7 +12,7 @@ from tessera.dtypes import float16, float32, int64
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim, sym
 from tessera.schedule.sort_ops import OrderZeros
-from tessera.schedule.types import BufType
+from tessera.schedule.types import buffer_type
 from tessera.schedule.words import UNSIGNED, key_bits
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Emitter
@@ -31,7 +31,7 @@ class _Zeros:
         self.em = em
         self.op = op
         self.memory = memory
-        type = _type(op.target)
+        type = buffer_type(op.target)
         others = [k for k in range(len(type.shape)) if k != op.axis]
         self.rows = tuple([type.shape[k] for k in others])
         self.names = {k: f"$p{at}" for at, k in enumerate(others)}
@@ -41,7 +41,7 @@ class _Zeros:
 
     def view(self, buf: Value, k: Value) -> Value:
         """The place of an element."""
-        strides = _type(buf).element_strides()
+        strides = buffer_type(buf).element_strides()
         base: Dim = strides[self.op.axis] * sym("$k")
         for axis, name in self.names.items():
             base = base + strides[axis] * sym(name)
@@ -98,7 +98,7 @@ class _Zeros:
 
         def rows(at: int) -> Sequence[Value]:
             if at == len(names):
-                strides = _type(each).element_strides()
+                strides = buffer_type(each).element_strides()
                 place: Dim = sum([n * sym(name) for n, name in zip(strides, names, strict=True)], 0)
                 em.when(self.is_marked(each, place), self.row)
                 return ()
@@ -123,8 +123,8 @@ class _Zeros:
     def row(self) -> Sequence[Value]:
         """Orders the zeros of a row, perhaps as a branch, which yields nothing."""
         em, op = self.em, self.op
-        count = em.index(_type(op.source).shape[op.axis])
-        wanted = em.index(_type(op.target).shape[op.axis])
+        count = em.index(buffer_type(op.source).shape[op.axis])
+        wanted = em.index(buffer_type(op.target).shape[op.axis])
         begin = self.begin(wanted)
 
         def step(k: Value, carried: list[Value]) -> Sequence[Value]:
@@ -148,8 +148,3 @@ class _Zeros:
 
         em.when(em.map("lt", begin, wanted), some)
         return ()
-
-
-def _type(value: Value) -> BufType:
-    assert isinstance(value.type, BufType)
-    return value.type

@@ -7,14 +7,14 @@ from math import prod
 
 from tessera.dtypes import int64
 from tessera.errors import CompileError
-from tessera.ir.core import Op, Value
+from tessera.ir.core import Op, Value, scalar_dtype
 from tessera.ir.intexpr import Dim, linear_in, substitute
 from tessera.schedule import ops as s
 from tessera.schedule.access import offset
 from tessera.schedule.grains import even
 from tessera.schedule.panel_ops import ContractPanels
 from tessera.tile import ops as t
-from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
+from tessera.tile.lowering.state import Point, State, TileDim, Val
 from tessera.tile.panel_ops import GROUP_BYTES, DotPanels
 from tessera.tile.scratch_ops import Scratch
 
@@ -52,7 +52,7 @@ def run(
     assert isinstance(left, s.Load) and isinstance(right, s.Load)
     *outer, groups, group = op.axes
     assert isinstance(groups.extent, int) and isinstance(group.extent, int)
-    assert group.extent * dtype_of(left.result).itemsize == GROUP_BYTES
+    assert group.extent * scalar_dtype(left.result).itemsize == GROUP_BYTES
     names = (rows.name, cols.name, *[axis.name for axis in op.axes])
     first = low.memory[left.buf], em.index(_place(left, names))
     second, second_at = low.memory[right.buf], em.index(_place(right, names))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from tessera.dtypes import Kind, bool_, float32, uint32, uint64
 from tessera.errors import CompileError
+from tessera.ir.core import scalar_dtype
 from tessera.schedule import ops as s
 from tessera.schedule import sentinel_ops
 from tessera.tile import ops as t
-from tessera.tile.lowering.state import Point, State, Val, dtype_of
+from tessera.tile.lowering.state import Point, State, Val
 from tessera.tile.ops import tile_type
 from tessera.tile.sentinel_ops import Sentinel
 
@@ -61,7 +62,7 @@ def bitcast(low: State, op: s.Bitcast, point: Point) -> Val:
     """The same bits; those of a complex64 are its parts, the real one low."""
     em = low.em
     x = low.get(op.x, point)
-    source = dtype_of(op.x)
+    source = scalar_dtype(op.x)
     if source is op.dtype:
         return x
     if source.is_complex != op.dtype.is_complex and source.bits == 64:

@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.dtypes import int64
-from tessera.ir.core import Op, Value
+from tessera.ir.core import Op, Value, scalar_dtype
 from tessera.schedule import lengths
 from tessera.schedule import ops as s
 from tessera.schedule.dependence import behind
 from tessera.schedule.panel_ops import ContractPanels
 from tessera.tile import ops as t
 from tessera.tile.lowering import panels
-from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
+from tessera.tile.lowering.state import Point, State, TileDim, Val
 from tessera.tile.ops import tile_type
 from tessera.tile.scratch_ops import Scratch
 
@@ -41,7 +41,7 @@ _FOLLOWS = (s.Const, s.Index, s.Map, s.Cast, s.Bitcast, s.Load, s.Store, s.Holds
 def product_of(ops: Sequence[Op]) -> int | None:
     """The place of a product whose tiles are gone through row by row; None if there is none."""
     found = [k for k, op in enumerate(ops) if isinstance(op, s.Contract)]
-    if len(found) != 1 or dtype_of(ops[found[0]].result).is_complex:
+    if len(found) != 1 or scalar_dtype(ops[found[0]].result).is_complex:
         return None
     rest = ops[found[0] + 1 :]
     if not all(isinstance(op, _FOLLOWS) for op in (*ops[: found[0]], *rest)):

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.dtypes import bool_
-from tessera.ir.core import Block, Value
+from tessera.ir.core import Block, Value, scalar_dtype
 from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
 from tessera.schedule import loop_ops
 from tessera.tile import ops as t
-from tessera.tile.lowering.state import Point, State, Val, dtype_of
+from tessera.tile.lowering.state import Point, State, Val
 
 
 class _Carried:
@@ -20,7 +20,7 @@ class _Carried:
     def __init__(self, low: State, point: Point, init: Sequence[Value]) -> None:
         self.low = low
         self.point = point
-        self.counts = [2 if dtype_of(v).is_complex else 1 for v in init]
+        self.counts = [2 if scalar_dtype(v).is_complex else 1 for v in init]
 
     def spread(self, values: Sequence[Value]) -> list[Value]:
         """The tiles of scalars."""

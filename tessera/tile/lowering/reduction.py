@@ -13,20 +13,20 @@ from typing import TypeAlias
 
 from tessera.dtypes import DType, int64, real_of, uint8
 from tessera.errors import CompileError
-from tessera.ir.core import Block, Value
+from tessera.ir.core import Block, Value, scalar_dtype
 from tessera.ir.intexpr import Dim, divides, linear_in, sym, symbols
 from tessera.ir.order import Order, Tree
 from tessera.ir.scalar import ScalarFn
 from tessera.ir.walk import walk
 from tessera.schedule import ops as s
 from tessera.schedule.access import offset
-from tessera.schedule.types import Axis
+from tessera.schedule.types import Axis, buffer_type
 from tessera.tile import ops as t
 from tessera.tile.lane_ops import Stack
 from tessera.tile.lowering import windows
 from tessera.tile.lowering.access import write
 from tessera.tile.lowering.emitter import Shape
-from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
+from tessera.tile.lowering.state import Point, State, TileDim, Val
 
 Body: TypeAlias = Callable[[TileDim | None, list[Value]], Sequence[Value]]
 
@@ -99,7 +99,7 @@ def has_pairs(low: State, axes: Sequence[Axis], region: Block, step: int) -> boo
     if isinstance(half, int):
         return False
     for op in region.ops:
-        if isinstance(op, s.Load) and low.buffer(op.buf).dtype is uint8:
+        if isinstance(op, s.Load) and buffer_type(op.buf).dtype is uint8:
             at = [e for e in op.index if axis.name in symbols(e)]
             if len(at) == 1 and axis.name not in symbols(at[0] - half):
                 return not any([isinstance(x, _LOOPING) for x in region.ops])
@@ -224,7 +224,7 @@ def identity(low: State, fn: ScalarFn, dtype: DType) -> Val:
 def is_looped(low: State, op: s.Reduce) -> bool:
     """Whether a reduction is one loop that can be shared; in a block of a GPU one that carries
     lanes."""
-    if len(op.axes) != 1 or dtype_of(op.result).is_complex:
+    if len(op.axes) != 1 or scalar_dtype(op.result).is_complex:
         return False
     if not low.is_block:
         return True
@@ -267,7 +267,7 @@ def reduce(low: State, op: s.Reduce, point: Point) -> Val:
     step = step_size(low, op.axes, op.body, op.order)
     if windows.goes_by_rows(op.body, point, step):
         return _by_rows(low, op, point, step, value)
-    return accumulate(low, op, op.fn, dtype_of(out), point, value)
+    return accumulate(low, op, op.fn, scalar_dtype(out), point, value)
 
 
 def _by_rows(
@@ -278,7 +278,7 @@ def _by_rows(
     em, loc = low.em, low.em.loc
     rows = windows.rows_of(low, point)
     frames = [frame_at(low, op.axes, op.body, row, step) for row in rows]
-    neutral = identity(low, op.fn, dtype_of(op.result))
+    neutral = identity(low, op.fn, scalar_dtype(op.result))
 
     def added(k: int, dim: TileDim | None, total: Value) -> Value:
         inner = frames[k].inner(dim)
@@ -389,7 +389,7 @@ def scan(low: State, op: s.Scan, point: Point) -> None:
     along = low.deps[out]
     shape = tuple([d.size if d.name in along else 1 for d in point.dims])
     shape = () if along.isdisjoint(point.names) else shape
-    neutral = identity(low, op.fn, dtype_of(out))
+    neutral = identity(low, op.fn, scalar_dtype(out))
     loc = em.loc
 
     def body(carried: list[Value]) -> Sequence[Value]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tessera.dtypes import DType, real_of
-from tessera.ir.core import Block, Op, Value
+from tessera.ir.core import Block, Op, Value, scalar_dtype
 from tessera.ir.scalar import SCALARS
 from tessera.ir.walk import walk
 from tessera.schedule import ops as s
@@ -28,7 +28,7 @@ from tessera.schedule.dependence import inputs, is_same, needs, reads_own
 from tessera.tile import ops as t
 from tessera.tile.lowering import reduction
 from tessera.tile.lowering.emitter import Shape
-from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
+from tessera.tile.lowering.state import Point, State, TileDim, Val
 
 VECTOR_BYTES = 16
 """What a thread loads at once."""
@@ -163,7 +163,7 @@ def _pairs(looped: Sequence[s.Reduce]) -> Iterator[tuple[Op, _Pair]]:
 
 
 def _pair(total: s.Reduce, looped: Sequence[s.Reduce]) -> _Pair | None:
-    if total.fn.name != "add" or not dtype_of(total.result).is_float:
+    if total.fn.name != "add" or not scalar_dtype(total.result).is_float:
         return None
     (out,) = total.body.outputs
     power = _without_casts(out).op
@@ -209,7 +209,7 @@ def _maximum(shift: Value) -> tuple[s.Reduce | None, bool]:
 
 
 def _without_casts(value: Value) -> Value:
-    while isinstance(value.op, s.Cast) and dtype_of(value.op.x).is_float:
+    while isinstance(value.op, s.Cast) and scalar_dtype(value.op.x).is_float:
         value = value.op.x
     return value
 
@@ -224,7 +224,7 @@ class _Plain:
         self.low = low
         self.op = op
         (self.out,) = op.body.outputs
-        self.dtype = dtype_of(self.out)
+        self.dtype = scalar_dtype(self.out)
         self.frame = reduction.frame_of(low, op, point)
         self.neutral = reduction.identity(low, op.fn, self.dtype)
 
@@ -322,7 +322,7 @@ class _Online:
 
 def _loaded(block: Block) -> list[DType]:
     """The dtypes of what a region loads."""
-    return [real_of(dtype_of(op.result)) for op in walk(block) if isinstance(op, s.Load)]
+    return [real_of(scalar_dtype(op.result)) for op in walk(block) if isinstance(op, s.Load)]
 
 
 def _together(

@@ -18,15 +18,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.dtypes import int64, real_of
-from tessera.ir.core import Value
+from tessera.ir.core import Value, scalar_dtype
 from tessera.ir.intexpr import ceildiv, divides, linear_in, simplify
 from tessera.ir.order import Tree
 from tessera.schedule import ops as s
 from tessera.schedule.access import is_affine, offset
+from tessera.schedule.types import buffer_type
 from tessera.tile import ops as t
 from tessera.tile.lowering import reduction
 from tessera.tile.lowering.access import write
-from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
+from tessera.tile.lowering.state import Point, State, TileDim, Val
 
 
 def scan(low: State, op: s.Scan, point: Point) -> None:
@@ -39,7 +40,7 @@ def scan(low: State, op: s.Scan, point: Point) -> None:
 
 def _has_lanes(low: State, op: s.Scan, point: Point) -> bool:
     """Whether a CPU scans whole vectors."""
-    return low.reduce_tile > 1 and not dtype_of(op.body.outputs[0]).is_complex
+    return low.reduce_tile > 1 and not scalar_dtype(op.body.outputs[0]).is_complex
 
 
 class _Scan:
@@ -57,7 +58,7 @@ class _Scan:
         self.op = op
         self.point = point
         (self.out,) = op.body.outputs
-        self.dtype = dtype_of(self.out)
+        self.dtype = scalar_dtype(self.out)
         assert op.fn.identity is not None
         self.neutral = low.constant(op.fn.identity(real_of(self.dtype)), self.dtype)
         self.where = op.where if isinstance(op, s.ScanFrom) else ()
@@ -159,7 +160,7 @@ class _Scan:
         scanned = Val(tuple([em.pure(t.Scan, part, *fields) for part in parts]), inner.names)
         before = Val(tuple(carried), inner.names)
         total = low.apply(op.fn, before, scanned) if carried else scanned
-        written = low.cast(total, low.buffer(op.buf).dtype)
+        written = low.cast(total, buffer_type(op.buf).dtype)
         write(low, op.buf, written, op.index, inner, self.where)
         if not goes_on:
             return ()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from math import isqrt, prod
 
 from tessera.dtypes import DType, bool_, int32, int64, uint8
-from tessera.ir.core import Value
+from tessera.ir.core import Value, scalar_dtype
 from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.ir.walk import walk
 from tessera.schedule import ops as s
@@ -31,7 +31,7 @@ from tessera.tile.lowering.reduction import (
     run_steps,
     step_size,
 )
-from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
+from tessera.tile.lowering.state import Point, State, TileDim, Val
 
 CHEAP = 8
 """The cost of values that may be computed twice."""
@@ -73,7 +73,7 @@ class _Search:
         self.counter: DType = int32 if is_short else int64
         self.frame = frame_at(low, (op.axis,), op.body, point, step)
         (self.out,) = op.body.outputs
-        self.dtype = uint8 if dtype_of(self.out) is bool_ else dtype_of(self.out)
+        self.dtype = uint8 if scalar_dtype(self.out) is bool_ else scalar_dtype(self.out)
         self.neutral = identity(low, op.fn, self.dtype)
         self.loc = low.em.loc
 

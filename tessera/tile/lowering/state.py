@@ -9,15 +9,14 @@ from typing import Any
 
 from tessera.dtypes import DType, bool_, iinfo, int8, int16, int32, int64, real_of
 from tessera.errors import CompileError
-from tessera.ir.core import Op, Value
+from tessera.ir.core import Op, Value, scalar_dtype
 from tessera.ir.intexpr import Dim, Facts, is_nonneg, linear_in, symbols
 from tessera.ir.scalar import ScalarFn
-from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import ops as s
 from tessera.schedule.column_access import Columns, columns_of
 from tessera.schedule.dependence import Dependence, inner_axes
-from tessera.schedule.types import Axis, BufType
+from tessera.schedule.types import Axis, buffer_type
 from tessera.tile import ops as t
 from tessera.tile.complex_math import expand
 from tessera.tile.lowering.emitter import Emitter, Leaf, Shape, common_shape
@@ -156,7 +155,7 @@ class State:
             if isinstance(op, s.Map) and op.fn.name == "select":
                 if not isinstance(op.args[0].op, s.Holds):
                     continue
-                bits = max(dtype_of(op.result).bits, self.chosen.get(op.args[0], 0))
+                bits = max(scalar_dtype(op.result).bits, self.chosen.get(op.args[0], 0))
                 self.chosen[op.args[0]] = bits
         self.facts = Facts(ranges, known.multiples)
         self.is_inner = False
@@ -381,16 +380,11 @@ class State:
 
     # --- memory -------------------------------------------------------------------------------
 
-    def buffer(self, value: Value) -> BufType:
-        """The type of a buffer."""
-        assert isinstance(value.type, BufType)
-        return value.type
-
     def is_bounded(self, op: s.Load) -> bool:
         """Whether a load is proved to stay inside its buffer whatever happens around it."""
         found = self._bounded.get(op)
         if found is None:
-            shape = self.buffer(op.buf).shape
+            shape = buffer_type(op.buf).shape
             found = not op.where and not op.dyn
             found = found and all(
                 is_nonneg(e, self.facts) and is_nonneg(n - 1 - e, self.facts)
@@ -398,12 +392,6 @@ class State:
             )
             self._bounded[op] = found
         return found
-
-
-def dtype_of(value: Value) -> DType:
-    """The dtype of a scalar of the nest."""
-    assert isinstance(value.type, ScalarType)
-    return value.type.dtype
 
 
 def narrow_condition(em: Emitter, e: Dim, dyn: Sequence[Value]) -> Value | None:

@@ -31,7 +31,7 @@ from tessera.ir.intexpr import Dim, Facts, is_nonneg, linear_in, substitute, sym
 from tessera.ir.lazy import cached_property
 from tessera.ir.walk import walk
 from tessera.schedule.ops import Reduce
-from tessera.schedule.types import Axis
+from tessera.schedule.types import Axis, buffer_type
 from tessera.schedule.window_ops import WindowLoad
 from tessera.tile import ops as t
 from tessera.tile.lane_ops import Slide, Stack, Unzip
@@ -241,7 +241,7 @@ class _Tile:
     @property
     def dtype(self) -> DType:
         """That of the elements."""
-        return self.low.buffer(self.op.buf).dtype
+        return buffer_type(self.op.buf).dtype
 
     def words(self, x: Value) -> Value:
         """Elements as they move."""
@@ -257,7 +257,7 @@ class _Tile:
         """The elements of a row, in as many tiles as they take, and what is in front of them and
         behind: what there is of it in memory where its conditions hold."""
         low, em, op = self.low, self.low.em, self.op
-        strides = low.buffer(op.buf).element_strides()[:-1]
+        strides = buffer_type(op.buf).element_strides()[:-1]
         offset = em.index(sum([e * n for e, n in zip(index, strides, strict=True)], 0))
         owns = [partial(self.own, k) for k in range(op.step)]
         fills = [self.fill(n) for n in (*[self.lane.size] * op.step, self.count, self.count)]
