@@ -98,18 +98,17 @@ def draw(params: Params, code: Any) -> Any:
 def figure(path: str, losses: list[float], rows: list[tuple[str, Any]]) -> None:
     """The course of the training, and rows of images."""
     columns = len(rows[0][1])
-    fig = plt.figure(figsize=(columns, len(rows) + 3), layout="constrained")
-    grid = fig.add_gridspec(len(rows) + 2, columns)
-    curve = fig.add_subplot(grid[:2, :])
+    heights = [2, *[1] * len(rows)]
+    fig, (curve, *lines) = plt.subplots(
+        len(heights), figsize=(columns, len(rows) + 3), height_ratios=heights, layout="constrained"
+    )
     curve.plot(losses)
     curve.set(xlabel="epoch", ylabel="-bound per image")
-    for r, (title, images) in enumerate(rows):
-        for k, image in enumerate(np.asarray(images).reshape(-1, 8, 8)):
-            axes = fig.add_subplot(grid[r + 2, k])
-            axes.imshow(image, cmap="gray_r", vmin=0, vmax=1)
-            axes.set(xticks=[], yticks=[])
-            if not k:
-                axes.set_title(title, loc="left", fontsize="small")
+    for axes, (title, images) in zip(lines, rows, strict=True):
+        apart = np.pad(np.asarray(images).reshape(-1, 8, 8), ((0, 0), (0, 0), (0, 1)))
+        axes.imshow(np.concatenate(list(apart), axis=1), cmap="gray_r", vmin=0, vmax=1)
+        axes.set_axis_off()
+        axes.set_title(title, loc="left", fontsize="small")
     fig.savefig(path, dpi=80, bbox_inches="tight")
     plt.close(fig)
 

@@ -21,6 +21,7 @@ from tessera.schedule import deep_products
 from tessera.schedule.deep_products import parts_of
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels
+from tests.pairs import every_pair
 from tests.schedule.lowering import traced, typed
 
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
@@ -59,9 +60,11 @@ def check(fn: Any, *types: Any, level: str = "x86-64-v3", cut: bool = True) -> L
     return lowered
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("depth", [64, 99, 133])
+@every_pair(
+    ("level", LEVELS),
+    ("form", FORMS),
+    ("depth", [64, 99, 133]),
+)
 def test_forms(form: str, depth: int, level: str) -> None:
     """Parts as long as each other, nine of them, and ones that leave something."""
     check(product(form), *operands(form, 9, 17, depth), level=level)

@@ -13,6 +13,7 @@ from tessera.dtypes import DType, bfloat16, float32, float64, int8
 from tessera.ir.intexpr import sym
 from tessera.target.machine import machine
 from tests.differential.levels import check_levels, graph_of, values
+from tests.pairs import every_pair
 from tests.schedule.lowering import traced, type_of
 
 
@@ -29,9 +30,11 @@ def turned(x: Any, angle: Any) -> Any:
     return ts.reshape(ts.stack([a * cos - b * sin, a * sin + b * cos], axis=-1), x.shape)
 
 
-@pytest.mark.parametrize("level", ["host", "x86-64-v3", "x86-64"])
-@pytest.mark.parametrize("step", [2, 3, 4, 5])
-@pytest.mark.parametrize("size", [1, 12, 61])
+@every_pair(
+    ("level", ["host", "x86-64-v3", "x86-64"]),
+    ("step", [2, 3, 4, 5]),
+    ("size", [1, 12, 61]),
+)
 def test_what_is_between_is_zero(size: int, step: int, level: str) -> None:
     for first in (0, 1, step, step + 1):
         if first < size:
@@ -74,9 +77,11 @@ def kernels(fn: Callable[..., Any], array: np.ndarray, level: str) -> str:
     return str(check_levels(graph, [array], machine=machine(level)).schedule)
 
 
-@pytest.mark.parametrize("level", ["host", "x86-64-v3", "x86-64"])
-@pytest.mark.parametrize("dtype", [float32, float64, bfloat16, int8])
-@pytest.mark.parametrize("step", [2, 3, 7, 8, 13, 16, 17, -2])
+@every_pair(
+    ("level", ["host", "x86-64-v3", "x86-64"]),
+    ("dtype", [float32, float64, bfloat16, int8]),
+    ("step", [2, 3, 7, 8, 13, 16, 17, -2]),
+)
 def test_what_stands_apart_is_reduced_along_its_rows(step: int, dtype: DType, level: str) -> None:
     rng = np.random.default_rng(0)
     for shape in ((5, 40 * abs(step)), (3, 70 * abs(step) + 1)):
@@ -91,9 +96,11 @@ def test_what_stands_nearer_along_another_axis_is_not() -> None:
     assert "lanes along i0" in kernels(lambda x: ts.sum(x[..., 0], axis=0), x, "host")
 
 
-@pytest.mark.parametrize("level", ["host", "x86-64-v3", "x86-64"])
-@pytest.mark.parametrize("dtype", [float32, float64, bfloat16, int8])
-@pytest.mark.parametrize("step", [5, 6, 8, 12, 16, 17])
+@every_pair(
+    ("level", ["host", "x86-64-v3", "x86-64"]),
+    ("dtype", [float32, float64, bfloat16, int8]),
+    ("step", [5, 6, 8, 12, 16, 17]),
+)
 def test_what_is_near_is_picked_from_its_neighbours(step: int, dtype: DType, level: str) -> None:
     # One value is the last of all, one the first: nothing before or behind them is read.
     x = np.random.default_rng(0).integers(-9, 9, (2, 64 * step + 1)).astype(dtype.np)

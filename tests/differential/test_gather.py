@@ -6,20 +6,22 @@ import re
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tessera import dtypes as dt
 from tessera.graph.ops.gather import IndexMode, gather
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels
+from tests.pairs import every_pair
 from tests.schedule.lowering import traced, typed
 
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("size", [1, 100, 127, 200, 255, 256, 300, 40_000])
-@pytest.mark.parametrize("dtype", [dt.int8, dt.uint8, dt.int16, dt.uint16, dt.int32, dt.uint32])
+@every_pair(
+    ("level", LEVELS),
+    ("size", [1, 100, 127, 200, 255, 256, 300, 40_000]),
+    ("dtype", [dt.int8, dt.uint8, dt.int16, dt.uint16, dt.int32, dt.uint32]),
+)
 def test_narrow_places_are_compared_as_they_are(dtype: dt.DType, size: int, level: str) -> None:
     def fn(x: Any, places: Any) -> Any:
         return gather(x, [places], [0], IndexMode.DROP)

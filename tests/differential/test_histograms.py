@@ -16,6 +16,7 @@ from tessera.schedule import ops, split_scatter
 from tessera.schedule.split_scatter import TURNS
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels
+from tests.pairs import every_pair
 from tests.schedule.lowering import traced, typed
 
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
@@ -53,10 +54,12 @@ def sides(lowered: Lowered) -> list[int]:
     return [sum(isinstance(op, ops.Store) for op in n.body.ops) for n in nests if n.ordered]
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("size", [2048, 3001])
-@pytest.mark.parametrize("kind", ["random", "equal"])
-@pytest.mark.parametrize("fn", [counted, highest])
+@every_pair(
+    ("level", LEVELS),
+    ("size", [2048, 3001]),
+    ("kind", ["random", "equal"]),
+    ("fn", [counted, highest]),
+)
 def test_levels(fn: Any, kind: str, size: int, level: str) -> None:
     x = RNG.integers(0, 256, size).astype(np.uint8)
     lowered = run(fn, np.full_like(x, 9) if kind == "equal" else x, level)

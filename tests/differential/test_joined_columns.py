@@ -15,6 +15,7 @@ from tessera.ir.intexpr import sym
 from tessera.ir.types import TensorType
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels
+from tests.pairs import every_pair
 from tests.schedule.lowering import traced, typed
 
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
@@ -51,10 +52,12 @@ def run(fn: Callable[..., Any], x: np.ndarray, level: str = LEVELS[-1]) -> Lower
     return check_levels(graph, [x], machine=machine(level))
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("rows", [0, 1, 5, 16, 37, 300])
-@pytest.mark.parametrize("columns", [2, 3, 4, 5])
-@pytest.mark.parametrize("fn", [mixed, extended, limited])
+@every_pair(
+    ("level", LEVELS),
+    ("rows", [0, 1, 5, 16, 37, 300]),
+    ("columns", [2, 3, 4, 5]),
+    ("fn", [mixed, extended, limited]),
+)
 def test_levels(fn: Any, columns: int, rows: int, level: str) -> None:
     lowered = run(fn, values(rows, columns), level)
     count = columns + (fn is extended)

@@ -14,6 +14,7 @@ from tessera.ir.walk import walk
 from tessera.target.machine import machine, supported_levels
 from tessera.tile import ops as t
 from tests.differential.levels import check_levels, values
+from tests.pairs import every_pair
 
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
 WIDE = LEVELS[-1]
@@ -35,9 +36,11 @@ def run(fn: Any, *shapes: tuple[int, ...], dtype: DType = float32, level: str = 
     return widths(check_levels(ts.make_graph(fn)(*inputs), inputs, machine=machine(level)))
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("dtype", [float32, float64, bfloat16], ids=str)
-@pytest.mark.parametrize("left", [1, 3, 4, 8, 12, 15])
+@every_pair(
+    ("level", LEVELS),
+    ("dtype", [float32, float64, bfloat16]),
+    ("left", [1, 3, 4, 8, 12, 15]),
+)
 def test_at_all_levels(left: int, dtype: DType, level: str) -> None:
     found = run(product, (25, 9), (9, 64 + left), dtype=dtype, level=level)
     assert 1 <= len(found) <= 2

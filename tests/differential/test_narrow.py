@@ -15,6 +15,7 @@ from tessera.ir.walk import walk
 from tessera.schedule import ops
 from tessera.target.machine import machine
 from tests.differential.levels import check_levels, graph_of, values
+from tests.pairs import every_pair
 
 
 def stencil(x: Any) -> Any:
@@ -79,9 +80,11 @@ def test_programs(fn: Callable[..., Any], columns: int) -> None:
         check_levels(graph_of(fn, [(rows, columns)]), values([(rows, columns)]))
 
 
-@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3", "x86-64-v4"])
-@pytest.mark.parametrize("dtype", [float32, float64, bfloat16])
-@pytest.mark.parametrize("fn", PROGRAMS)
+@every_pair(
+    ("level", ["x86-64", "x86-64-v3", "x86-64-v4"]),
+    ("dtype", [float32, float64, bfloat16]),
+    ("fn", PROGRAMS),
+)
 def test_levels_and_dtypes(fn: Callable[..., Any], dtype: DType, level: str) -> None:
     for columns in (2, 3):
         shape = (75, columns)
@@ -165,9 +168,11 @@ def test_products_whose_lanes_are_rows() -> None:
     assert "short" not in chosen(linear, 12, 3, 5)
 
 
-@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3", "x86-64-v4"])
-@pytest.mark.parametrize("dtype", [float32, float64, bfloat16])
-@pytest.mark.parametrize("fn", [linear, dense])
+@every_pair(
+    ("level", ["x86-64", "x86-64-v3", "x86-64-v4"]),
+    ("dtype", [float32, float64, bfloat16]),
+    ("fn", [linear, dense]),
+)
 def test_products_of_few_rows(fn: Callable[..., Any], dtype: DType, level: str) -> None:
     for rows, depth, columns in ((2, 8, 64), (7, 33, 20), (3, 86, 17), (4, 16, 35)):
         shapes = (rows, depth), (columns, depth)
@@ -183,9 +188,11 @@ def centred(x: Any) -> Any:
     return x + x[0] - x[0, 0]
 
 
-@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3", "x86-64-v4"])
-@pytest.mark.parametrize("dtype", [float32, float64, bfloat16])
-@pytest.mark.parametrize("few", [2, 3, 4, 8, 12, 16])
+@every_pair(
+    ("level", ["x86-64", "x86-64-v3", "x86-64-v4"]),
+    ("dtype", [float32, float64, bfloat16]),
+    ("few", [2, 3, 4, 8, 12, 16]),
+)
 def test_short_rows_of_three_axes(few: int, dtype: DType, level: str) -> None:
     for shape in ((40, 9, few), (5, 33, few), (17, 2, few)):
         for fn in (moved, centred):
@@ -193,9 +200,11 @@ def test_short_rows_of_three_axes(few: int, dtype: DType, level: str) -> None:
             check_levels(graph, given, machine=machine(level))
 
 
-@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3", "x86-64-v4"])
-@pytest.mark.parametrize("dtype", [float32, float64, bfloat16, int32])
-@pytest.mark.parametrize("times", [2, 3])
+@every_pair(
+    ("level", ["x86-64", "x86-64-v3", "x86-64-v4"]),
+    ("dtype", [float32, float64, bfloat16, int32]),
+    ("times", [2, 3]),
+)
 def test_reductions_along_repeated_elements(times: int, dtype: DType, level: str) -> None:
     def repeated(x: Any) -> Any:
         y = ts.repeat(x, times, axis=1)
@@ -217,9 +226,11 @@ def test_short_rows_without_elements(dtype: DType) -> None:
         check_levels(moves, given)
 
 
-@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3", "x86-64-v4"])
-@pytest.mark.parametrize("dtype", [float32, float64, bfloat16, int8])
-@pytest.mark.parametrize("columns", [2, 3, 5, 8, 16])
+@every_pair(
+    ("level", ["x86-64", "x86-64-v3", "x86-64-v4"]),
+    ("dtype", [float32, float64, bfloat16, int8]),
+    ("columns", [2, 3, 5, 8, 16]),
+)
 def test_short_rows_at_computed_places(columns: int, dtype: DType, level: str) -> None:
     def rows(x: Any, i: Any, w: Any) -> Any:
         i = ts.astype(i, ts.int32)

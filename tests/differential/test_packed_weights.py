@@ -14,6 +14,7 @@ from tessera.compile import Lowered
 from tessera.dtypes import float32, int32, uint8
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels
+from tests.pairs import every_pair
 from tests.schedule.lowering import traced, typed
 
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
@@ -65,9 +66,11 @@ def run(fn: Callable[..., Any], rows: int, deep: int, columns: int, **options: A
     return check_levels(traced(fn, *types), [x, w, scales], **options)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("rows", [1, 2, 8, 33])
-@pytest.mark.parametrize("fn", [across, along, in_words])
+@every_pair(
+    ("level", LEVELS),
+    ("rows", [1, 2, 8, 33]),
+    ("fn", [across, along, in_words]),
+)
 def test_levels(fn: Any, rows: int, level: str) -> None:
     deep = {1: 128, 33: 96}.get(rows, 64)
     run(fn, rows, deep, 40, machine=machine(level))

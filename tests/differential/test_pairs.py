@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 import tessera as ts
 from tessera.dtypes import float16, float32
 from tessera.ir.intexpr import sym
 from tessera.ir.types import TensorType
 from tests.differential.levels import check_levels
+from tests.pairs import every_pair
 from tests.schedule.lowering import traced
 
 
@@ -40,9 +40,11 @@ def values(size: int, width: int) -> list[np.ndarray]:
     return [rng.normal(size=s).astype(np.float32) for s in shapes]
 
 
-@pytest.mark.parametrize("size", [24, 33])
-@pytest.mark.parametrize("width", [1, 2, 3, 4])
-@pytest.mark.parametrize("fn", [accelerations, by_components, both_dims])
+@every_pair(
+    ("size", [24, 33]),
+    ("width", [1, 2, 3, 4]),
+    ("fn", [accelerations, by_components, both_dims]),
+)
 def test_levels(fn: Callable[..., Any], size: int, width: int) -> None:
     inputs = values(size, width)
     lowered = check_levels(traced(fn, *[TensorType(x.shape, float32) for x in inputs]), inputs)

@@ -15,6 +15,7 @@ from tessera.ir.walk import walk
 from tessera.schedule import ops
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels
+from tests.pairs import every_pair
 from tests.schedule.lowering import traced, typed
 
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
@@ -58,9 +59,11 @@ def run(fn: Callable[..., Any], x: np.ndarray, level: str = LEVELS[-1]) -> Lower
     return check_levels(graph, [x], machine=machine(level))
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("shape", [(2, 6), (64, 252), (128, 384), (66, 300)])
-@pytest.mark.parametrize("fn", [haar, thirds, padded, shifted])
+@every_pair(
+    ("level", LEVELS),
+    ("shape", [(2, 6), (64, 252), (128, 384), (66, 300)]),
+    ("fn", [haar, thirds, padded, shifted]),
+)
 def test_levels(fn: Any, shape: tuple[int, int], level: str) -> None:
     run(fn, values(*shape), level)
 

@@ -23,6 +23,7 @@ from tessera.schedule.part_ops import ContractFrom
 from tessera.target.machine import Machine, machine, supported_levels
 from tessera.target.ops import DotGroups, Load
 from tests.differential.levels import check_donated, check_levels, with_pairs
+from tests.pairs import every_pair
 from tests.schedule.lowering import nests_of, traced, typed
 
 FORMS = ["nn", "nt", "tn", "tt"]
@@ -103,9 +104,11 @@ def check_groups(types: list[Any], form: str, level: str) -> Any:
     return lowered
 
 
-@pytest.mark.parametrize("level", GROUPED)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", NARROW)
+@every_pair(
+    ("level", GROUPED),
+    ("form", FORMS),
+    ("name", NARROW),
+)
 def test_groups(name: str, form: str, level: str) -> None:
     first, second = NARROW[name]
     types = [operands(form, (9, 35, 37), dtype)[k] for k, dtype in enumerate((first, second))]
@@ -127,9 +130,11 @@ def test_sums_that_wrap_around(dtype: dt.DType, level: str) -> None:
     np.testing.assert_array_equal(np.asarray(found), wide.astype(dtype.np))
 
 
-@pytest.mark.parametrize("level", GROUPED)
-@pytest.mark.parametrize("shape", [(9, 37, 64), (18, 54, 128), (8, 16, 128)])
-@pytest.mark.parametrize("name", ["bytes", "mixed bytes", "mixed the other way", "int16"])
+@every_pair(
+    ("level", GROUPED),
+    ("shape", [(9, 37, 64), (18, 54, 128), (8, 16, 128)]),
+    ("name", ["bytes", "mixed bytes", "mixed the other way", "int16"]),
+)
 def test_groups_of_a_first_operand_where_it_is(
     name: str, shape: tuple[int, int, int], level: str
 ) -> None:
@@ -142,9 +147,11 @@ def test_groups_of_a_first_operand_where_it_is(
         assert "left and right operand packed" not in str(lowered.schedule)
 
 
-@pytest.mark.parametrize("level", GROUPED)
-@pytest.mark.parametrize("shape", [(9, 48, 96), (13, 67, 150), (8, 16, 12)])
-@pytest.mark.parametrize("dtype", [dt.int8, dt.int16])
+@every_pair(
+    ("level", GROUPED),
+    ("shape", [(9, 48, 96), (13, 67, 150), (8, 16, 12)]),
+    ("dtype", [dt.int8, dt.int16]),
+)
 def test_groups_are_turned_in_squares(
     dtype: dt.DType, shape: tuple[int, int, int], level: str
 ) -> None:
@@ -286,9 +293,11 @@ def check_parts(fn: Any, types: list[Any], level: str = "x86-64-v3", l2: int = 4
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("dtype", [dt.float32, dt.float64])
-@pytest.mark.parametrize("form", FORMS)
+@every_pair(
+    ("level", LEVELS),
+    ("dtype", [dt.float32, dt.float64]),
+    ("form", FORMS),
+)
 def test_parts_of_the_depth(form: str, dtype: dt.DType, level: str) -> None:
     """Sums wait in the memory of the result; lines of zeros fill the last part."""
 
@@ -298,9 +307,11 @@ def test_parts_of_the_depth(form: str, dtype: dt.DType, level: str) -> None:
     check_parts(fn, operands(form, (13, 27, 36), dtype), level, 2048)
 
 
-@pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
-@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16, dt.int8])
-@pytest.mark.parametrize("form", ["nn", "tt"])
+@every_pair(
+    ("level", ["x86-64-v3", "x86-64-v4"]),
+    ("dtype", [dt.float32, dt.bfloat16, dt.int8]),
+    ("form", ["nn", "tt"]),
+)
 def test_panels_are_fetched_ahead(form: str, dtype: dt.DType, level: str) -> None:
     """Which changes nothing, wherever it points."""
 
@@ -516,10 +527,12 @@ def test_batches_of_groups(level: str) -> None:
     run(fn, [typed(2, 9, 64, dtype=dt.int8), typed(2, 64, 66, dtype=dt.int8)], level)
 
 
-@pytest.mark.parametrize("level", [*GROUPED, "x86-64-v4-amx"])
-@pytest.mark.parametrize("rows", [4, 9, 64])
-@pytest.mark.parametrize("wide", [dt.int16, dt.uint8, dt.int8], ids=str)
-@pytest.mark.parametrize("narrow", [dt.int8, dt.uint8], ids=str)
+@every_pair(
+    ("level", [*GROUPED, "x86-64-v4-amx"]),
+    ("rows", [4, 9, 64]),
+    ("wide", [dt.int16, dt.uint8, dt.int8]),
+    ("narrow", [dt.int8, dt.uint8]),
+)
 def test_conversions_that_change_numbers(
     wide: dt.DType, narrow: dt.DType, rows: int, level: str
 ) -> None:

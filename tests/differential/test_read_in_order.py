@@ -22,6 +22,7 @@ from tessera.ir.walk import walk
 from tessera.schedule import ops, read_in_order
 from tessera.target.machine import Machine, machine, supported_levels
 from tests.differential.levels import check_levels, with_pairs
+from tests.pairs import every_pair
 from tests.schedule.lowering import all_ops, traced, typed
 from tests.tolerance import assert_close
 
@@ -209,9 +210,11 @@ NARROW = {
 }
 
 
-@pytest.mark.parametrize("target", [GROUPS, PAIRS], ids=str)
-@pytest.mark.parametrize("name", NARROW)
-@pytest.mark.parametrize("dtype", [dt.bfloat16, dt.int8, dt.uint8])
+@every_pair(
+    ("target", [GROUPS, PAIRS]),
+    ("name", NARROW),
+    ("dtype", [dt.bfloat16, dt.int8, dt.uint8]),
+)
 def test_few_rows_of_narrow_numbers(
     dtype: dt.DType, name: str, target: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

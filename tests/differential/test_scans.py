@@ -18,6 +18,7 @@ from tessera.graph.trace import bind
 from tessera.ir.intexpr import sym
 from tessera.target.machine import machine
 from tests.differential.levels import check_levels
+from tests.pairs import every_pair
 from tests.schedule.lowering import traced, typed
 
 N, M = sym("N"), sym("M")
@@ -40,9 +41,11 @@ OPERANDS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("level", ["x86-64", "host"])
-@pytest.mark.parametrize("down", [False, True])
-@pytest.mark.parametrize("name", OPERANDS)
+@every_pair(
+    ("level", ["x86-64", "host"]),
+    ("down", [False, True]),
+    ("name", OPERANDS),
+)
 def test_scans(name: str, down: bool, level: str) -> None:
     rng = np.random.default_rng(0)
     for k, (m, n) in enumerate([(5, 16), (37, 21)]):

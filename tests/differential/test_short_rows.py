@@ -22,6 +22,7 @@ from tessera.tile.prefetch_ops import Prefetch
 from tests.differential.levels import check_levels
 from tests.differential.test_join_in_blocks import backward
 from tests.differential.test_rows import gradient, layer_norm, logsumexp, moments, softmax
+from tests.pairs import every_pair
 from tests.schedule.lowering import all_ops, traced, typed
 
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
@@ -50,9 +51,11 @@ def together(lowered: Lowered) -> int:
     return max([max(op.tile[:-1], default=1) for op in found if op.reduce_tile > 1], default=1)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("shape", [(8, 64), (17, 33), (7, 16), (9, 200), (4, 8)])
-@pytest.mark.parametrize("fn", [softmax, layer_norm, gradient(softmax), gradient(layer_norm)])
+@every_pair(
+    ("level", LEVELS),
+    ("shape", [(8, 64), (17, 33), (7, 16), (9, 200), (4, 8)]),
+    ("fn", [softmax, layer_norm, gradient(softmax), gradient(layer_norm)]),
+)
 def test_passes_over_short_rows(fn: Any, shape: tuple[int, int], level: str) -> None:
     """Rows that are left over go one by one."""
     lowered = run(fn, typed(*shape), level=level)
@@ -126,9 +129,11 @@ def test_far_rows_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert near > together(run(layer_norm, typed(16, 128))) == 1
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("columns", [512, 700, 1001])
-@pytest.mark.parametrize("fn", [softmax, layer_norm, gradient(layer_norm)])
+@every_pair(
+    ("level", LEVELS),
+    ("columns", [512, 700, 1001]),
+    ("fn", [softmax, layer_norm, gradient(layer_norm)]),
+)
 def test_later_rows_are_fetched(
     fn: Any, columns: int, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,9 +185,11 @@ def test_short_rows_that_are_read_and_written_come_to_the_first_cache(
     assert (caches(one), caches(two)) == ({cache}, {"2"})
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("columns", [64, 100])
-@pytest.mark.parametrize("fn", [softmax, layer_norm, logsumexp, gradient(softmax)])
+@every_pair(
+    ("level", LEVELS),
+    ("columns", [64, 100]),
+    ("fn", [softmax, layer_norm, logsumexp, gradient(softmax)]),
+)
 def test_short_rows_are_fetched(
     fn: Any, columns: int, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from tessera.ir.types import TensorType
 from tessera.target.linalg.calls import MOST
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels
+from tests.pairs import every_pair
 from tests.schedule.lowering import traced
 
 SIZES = (1, 2, 3, 4, 5, 8, 11, 16, 19, 33)
@@ -52,9 +53,11 @@ def check(fn: Callable[..., Any], arrays: list[np.ndarray], level: str = "host")
     check_levels(graph, arrays, machine=machine(level))
 
 
-@pytest.mark.parametrize("level", ["host", "x86-64"])
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@every_pair(
+    ("level", ["host", "x86-64"]),
+    ("n", SIZES),
+    ("dtype", [np.float32, np.float64]),
+)
 def test_square_matrices_at_every_level(n: int, dtype: Any, level: str) -> None:
     x = matrices(2, n, n, dtype=dtype)
     x[..., np.arange(n), np.arange(n)] += 2

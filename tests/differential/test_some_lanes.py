@@ -17,6 +17,7 @@ from tessera.compile import Lowered
 from tessera.dtypes import DType
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels, graph_of, values
+from tests.pairs import every_pair
 
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
 DTYPES = [dt.int8, dt.bool_, dt.bfloat16, dt.float32, dt.float64]
@@ -72,9 +73,11 @@ def inputs_of(columns: int, dtype: DType) -> list[Any]:
     return [(x > 0 if dtype is dt.bool_ else x * 20).astype(dtype.np)]
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("fn", FUNCTIONS)
+@every_pair(
+    ("level", LEVELS),
+    ("dtype", DTYPES),
+    ("fn", FUNCTIONS),
+)
 def test_levels(fn: Callable[[Any], Any], dtype: DType, level: str) -> None:
     for columns in (45, 129):
         graph = graph_of(fn, ((5, columns),), dtype)
@@ -118,9 +121,11 @@ def fenced() -> Iterator[np.ndarray[Any, Any]]:
         libc.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(PAGE), 3)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("dtype", [np.int8, np.float32])
-@pytest.mark.parametrize("fn", FUNCTIONS)
+@every_pair(
+    ("level", LEVELS),
+    ("dtype", [np.int8, np.float32]),
+    ("fn", FUNCTIONS),
+)
 def test_nothing_beyond_is_touched(
     fn: Callable[[Any], Any], dtype: Any, level: str, fenced: np.ndarray[Any, Any]
 ) -> None:

@@ -40,6 +40,7 @@ from tessera.target.machine import host, machine, supported_levels
 from tessera.target.prefetch_ops import Prefetch
 from tessera.tile import interp as tile_interp
 from tests.differential.levels import check_levels
+from tests.pairs import every_pair
 from tests.schedule.lowering import traced, typed
 from tests.tolerance import assert_close
 
@@ -281,9 +282,11 @@ def test_zeros_keep_their_order(
             np.testing.assert_array_equal(bits_of(np.asarray(a)), bits_of(b))
 
 
-@pytest.mark.parametrize("dtype", [float32, float64, float16, bfloat16], ids=str)
-@pytest.mark.parametrize("falls", [False, True])
-@pytest.mark.parametrize("axis", [0, 1, 2])
+@every_pair(
+    ("dtype", [float32, float64, float16, bfloat16]),
+    ("falls", [False, True]),
+    ("axis", [0, 1, 2]),
+)
 def test_zeros_of_many_short_rows(axis: int, falls: bool, dtype: DType) -> None:
     """Where no row has some, the last row alone, and most rows."""
     shape = [17, 19, 23]
@@ -367,12 +370,14 @@ def test_elements_of_two_words(first: DType, level: str) -> None:
         check_levels(traced(fn, *types), [a, b, c], machine=machine(level))
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("falls", [False, True])
-@pytest.mark.parametrize(("dtypes", "digits"), [
+@every_pair(
+    ("level", LEVELS),
+    ("falls", [False, True]),
+    ("dtypes, digits", [
     ([float64], 2), ([bfloat16, float64], 3), ([int8, int16, int32, float16], 3),
     ([int64, float64], 4), ([int64, float64, int8], 0),
-], ids=str)  # fmt: skip
+]),
+)  # fmt: skip
 def test_keys_of_several_digits(dtypes: list[DType], digits: int, falls: bool, level: str) -> None:
     rng = np.random.default_rng(1)
     keys = [rng.choice([-2, -1, -0.0, 0, 1], (2, 33, 2)).astype(d.np) for d in dtypes]

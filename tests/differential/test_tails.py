@@ -16,6 +16,7 @@ from tessera.compile import Lowered
 from tessera.dtypes import DType
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels, graph_of, values
+from tests.pairs import every_pair
 
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
 
@@ -86,9 +87,11 @@ def long_rows(x: Any) -> Any:
     return long(x) - ts.mean(x, axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("fn", [long, long_rows, lambda x: long(x.T)])
-@pytest.mark.parametrize("columns", [0, 1, 15, 31, 32, 33, 63, 64, 65, 100])
+@every_pair(
+    ("level", LEVELS),
+    ("fn", [long, long_rows, lambda x: long(x.T)]),
+    ("columns", [0, 1, 15, 31, 32, 33, 63, 64, 65, 100]),
+)
 def test_long_functions(columns: int, fn: Callable[[Any], Any], level: str) -> None:
     shapes = ((3, columns),)
     check_levels(graph_of(fn, shapes, dt.float32), values(shapes), machine=machine(level))
@@ -128,9 +131,11 @@ def test_accesses_of_long_functions_are_checked() -> None:
     np.testing.assert_array_equal(found, ts.jit(lambda x: long(x))(x))
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.int8])
-@pytest.mark.parametrize("shape", [(16, 17), (33, 100), (15, 40), (40, 15), (1, 77)])
+@every_pair(
+    ("level", LEVELS),
+    ("dtype", [dt.float32, dt.float64, dt.int8]),
+    ("shape", [(16, 17), (33, 100), (15, 40), (40, 15), (1, 77)]),
+)
 def test_squares_begin_early_enough(shape: tuple[int, int], dtype: DType, level: str) -> None:
     graph = graph_of(lambda x: x.T + 1, (shape,), dtype)
     check_levels(graph, values((shape,), dtype), machine=machine(level))

@@ -18,6 +18,7 @@ from tessera.ir.walk import walk
 from tessera.target.machine import machine, supported_levels
 from tessera.target.ops import Gather
 from tests.differential.levels import check_levels
+from tests.pairs import every_pair
 from tests.schedule.lowering import nests_of, traced, typed
 
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
@@ -61,9 +62,11 @@ SIZES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("form", ["nt", "tt"])
-@pytest.mark.parametrize("sizes", SIZES)
+@every_pair(
+    ("level", LEVELS),
+    ("form", ["nt", "tt"]),
+    ("sizes", SIZES),
+)
 def test_products(sizes: tuple[int, int, int], form: str, level: str) -> None:
     lowered = run(lambda x, y: products(form, x, y), matrices(form, sizes), level)
     if level == "x86-64-v4":

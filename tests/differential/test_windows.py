@@ -22,6 +22,7 @@ from tessera.schedule import ops
 from tessera.schedule.window_ops import WindowLoad
 from tessera.target.machine import Machine, machine, supported_levels
 from tests.differential.levels import check_levels, graph_of, values
+from tests.pairs import every_pair
 from tests.schedule.lowering import all_ops, labels
 
 pytestmark = pytest.mark.skipif(
@@ -96,9 +97,11 @@ def test_rows_that_are_cut_or_more_than_padded(padding: Any) -> None:
     check(with_options(padding=padding), ((1, 2, 6, 20), (2, 1, 3, 3)))
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 6, 20), (1, 2, 7, 57), (1, 2, 3, 140), (1, 1, 4, 300)])
-@pytest.mark.parametrize("window", [(3, 3), (2, 2), (5, 7)])
-@pytest.mark.parametrize("padding", ["SAME", ((1, 1), (1, 1)), ((0, 2), (3, 4))])
+@every_pair(
+    ("shape", [(2, 3, 6, 20), (1, 2, 7, 57), (1, 2, 3, 140), (1, 1, 4, 300)]),
+    ("window", [(3, 3), (2, 2), (5, 7)]),
+    ("padding", ["SAME", ((1, 1), (1, 1)), ((0, 2), (3, 4))]),
+)
 def test_every_second_window(shape: Any, window: Any, padding: Any) -> None:
     def strided(x: Any, w: Any) -> Any:
         return ts.conv_general(x, w, (2, 2), padding, feature_group_count=x.shape[1])

@@ -24,6 +24,7 @@ from tessera.schedule.rebuild import kernels
 from tessera.target.machine import machine, supported_levels
 from tessera.tile.scratch_ops import Scratch
 from tests.differential.levels import check_levels
+from tests.pairs import every_pair
 from tests.schedule.lowering import WIDE, lowered, traced, typed
 
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
@@ -184,9 +185,11 @@ def test_levels_agree(fn: Callable[..., Any], shape: tuple[int, int]) -> None:
     check_levels(traced(fn, *[typed(*shape)] * count), inputs)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("shape", [(5, 600), (3, 1024), (3, 1001), (3, 2048)])
-@pytest.mark.parametrize("fn", [softmax, weighted, moments, pulled_back])
+@every_pair(
+    ("level", LEVELS),
+    ("shape", [(5, 600), (3, 1024), (3, 1001), (3, 2048)]),
+    ("fn", [softmax, weighted, moments, pulled_back]),
+)
 def test_rows_past_the_caches_have_scratch_memory(
     fn: Callable[..., Any], shape: tuple[int, int], level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

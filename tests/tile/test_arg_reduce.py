@@ -13,13 +13,16 @@ from tessera.graph.ops.reduce import argmax, argmin
 from tessera.ir.intexpr import sym
 from tessera.schedule import heuristics_gpu
 from tessera.tile import ops as t
+from tests.pairs import every_pair
 from tests.schedule.lowering import typed
 from tests.tile.gpu_running import check_gpu, ops_of
 
 
-@pytest.mark.parametrize("dtype", [bfloat16, float32, float64, int32, uint8], ids=str)
-@pytest.mark.parametrize("fn", [argmax, argmin])
-@pytest.mark.parametrize("shape", [(300, 9), (9, 300), (1, 1), (5, 32)])
+@every_pair(
+    ("dtype", [bfloat16, float32, float64, int32, uint8]),
+    ("fn", [argmax, argmin]),
+    ("shape", [(300, 9), (9, 300), (1, 1), (5, 32)]),
+)
 def test_first_of_equal_elements(fn: Any, dtype: DType, shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).integers(0, 4, shape).astype(dtype.np)
     for axis in (0, 1):

@@ -14,6 +14,7 @@ from tessera.ir.scalar import scalar
 from tessera.ir.walk import walk
 from tessera.tile import ops as tile
 from tessera.tile.lowering.emitter import Emitter
+from tests.pairs import every_pair
 from tests.target.simt.running import both, load, lowered, module, rows, store, view
 from tests.tolerance import assert_close
 
@@ -207,9 +208,11 @@ DOTS = [
 BLOCKS = [((16, 16, 32), 1), ((32, 32, 32), 4), ((16, 64, 16), 2), ((64, 64, 16), 8)]
 
 
-@pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize(("dtype", "acc", "tol"), DOTS)
-@pytest.mark.parametrize(("shape", "warps"), BLOCKS)
+@every_pair(
+    ("trans", ["nn", "nt", "tn", "tt"]),
+    ("dtype, acc, tol", DOTS),
+    ("shape, warps", BLOCKS),
+)
 def test_products(
     shape: tuple[int, int, int], warps: int, dtype: str, acc: str, tol: float, trans: str
 ) -> None:
