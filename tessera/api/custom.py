@@ -20,8 +20,8 @@ from tessera.api.leaves import (
     parameter_names,
     strong,
 )
-from tessera.api.traced import Traced
-from tessera.errors import CallError, DTypeError, GradError, ShapeError, TesseraError
+from tessera.api.traced import Traced, call_at_its_lines
+from tessera.errors import CallError, DTypeError, GradError, ShapeError
 from tessera.graph.array import Array
 from tessera.graph.device import using
 from tessera.graph.ops.custom import CustomCall, Rules
@@ -292,7 +292,7 @@ def call_rule(
     backward: bool = False,
     writes: bool = True,
 ) -> Any:
-    """What a rule returns. What it does is done at its own lines.
+    """What a rule returns; see `call_at_its_lines`.
 
     Args:
         what: what messages call it.
@@ -305,20 +305,6 @@ def call_rule(
     Raises:
         CallError: it does not take so many.
     """
-    origin = _loc.ORIGIN
-    outer = origin.loc, origin.is_backward, origin.promises
-    try:
-        with nullcontext() if writes else running_rule(what):
-            origin.loc, origin.is_backward, origin.promises = _loc.of_user(backward)
-            try:
-                return rule(*args)
-            finally:
-                origin.loc, origin.is_backward, origin.promises = outer
-    except TypeError as error:
-        # The call itself failed if the error comes from no frame below this one.
-        inner = error.__traceback__ and error.__traceback__.tb_next
-        if isinstance(error, TesseraError) or inner is not None:
-            raise
-        raise CallError(
-            f"{what}: {error}", loc=_loc.current(), rule=f"it is called with {takes}"
-        ) from None
+    with nullcontext() if writes else running_rule(what):
+        told = f"it is called with {takes}"
+        return call_at_its_lines(what, lambda: told, rule, args, {}, backward)

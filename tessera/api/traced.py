@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from enum import Enum
 from typing import Any
@@ -97,7 +98,9 @@ class Traced:
                     if k < len(types)
                     else f"in the ref `{names[k - len(types)]}`"
                 )
-            result = _call(kind, fn, *rebuild(tracers))
+            args, kwargs = rebuild(tracers)
+            takes = functools.partial(_parameters, fn)
+            result = call_at_its_lines(kind, takes, fn, args, kwargs)
             self.returned: dict[int, Cell] = {}
             if refs is Refs.INPUTS:
                 result = self._take_refs(result, scope)
@@ -197,11 +200,31 @@ def _scope(trace: Trace, refs: Refs) -> Scope:
     return Scope(trace, False, rule, "return the new contents, and write them outside")
 
 
-def _call(kind: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_at_its_lines(
+    what: str,
+    takes: Callable[[], str],
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    backward: bool = False,
+) -> Any:
+    """What a function of the user's returns. What it does is done at its own lines.
+
+    Args:
+        what: what messages call it.
+        takes: the rule that messages state about its arguments.
+        fn: the function.
+        args: its arguments.
+        kwargs: those with names.
+        backward: whether it runs in the backward pass.
+
+    Raises:
+        CallError: it does not take these.
+    """
     origin = loc.ORIGIN
     outer = origin.loc, origin.is_backward, origin.promises
     try:
-        origin.loc, origin.is_backward, origin.promises = loc.of_user()
+        origin.loc, origin.is_backward, origin.promises = loc.of_user(backward)
         try:
             return fn(*args, **kwargs)
         finally:
@@ -211,16 +234,14 @@ def _call(kind: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
         inner = error.__traceback__ and error.__traceback__.tb_next
         if isinstance(error, TesseraError) or inner is not None:
             raise
-        raise CallError(
-            f"{kind}: {error}", loc=loc.current(), rule=f"its parameters are {_parameters(fn)}"
-        ) from None
+        raise CallError(f"{what}: {error}", loc=loc.current(), rule=takes()) from None
 
 
 def _parameters(fn: Callable[..., Any]) -> str:
     try:
-        return str(inspect.signature(fn))
+        return f"its parameters are {inspect.signature(fn)}"
     except (TypeError, ValueError):
-        return "not known"
+        return "its parameters are not known"
 
 
 def _identifier(name: str) -> str:

@@ -12,6 +12,9 @@ from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.ir.types import ScalarType
 from tessera.schedule import ops
 
+POINTWISE = (ops.Const, ops.Index, ops.Holds, ops.Load, ops.Store, ops.Map, ops.Cast, ops.Bitcast)
+"""Ops of one point of a nest, without loops."""
+
 
 @dataclass
 class Copy:

@@ -25,7 +25,7 @@ from tessera.ir.types import ScalarType
 from tessera.schedule import ops
 from tessera.schedule.access import Access, accesses
 from tessera.schedule.axes import ranges
-from tessera.schedule.copying import Copy
+from tessera.schedule.copying import POINTWISE, Copy
 from tessera.schedule.emit import without_dead
 from tessera.schedule.types import Axis
 
@@ -41,12 +41,10 @@ MOST = 4
 MOST_OPS = 160
 """Ops of all pieces together."""
 
-_PLAIN = (ops.Const, ops.Index, ops.Holds, ops.Load, ops.Store, ops.Map, ops.Cast, ops.Bitcast)
-
 
 def cut(nest: ops.Nest, facts: Facts) -> list[ops.Nest]:
     """The pieces of a nest; the nest alone where it is not cut."""
-    if nest.ordered or not all([type(op) in _PLAIN for op in nest.body.ops]):
+    if nest.ordered or not all([type(op) in POINTWISE for op in nest.body.ops]):
         return [nest]
     if any([isinstance(op, ops.Store) and op.combine is not None for op in nest.body.ops]):
         return [nest]

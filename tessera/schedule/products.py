@@ -22,7 +22,7 @@ from tessera.schedule.blocking import (
     choose_panels,
     ways_of,
 )
-from tessera.schedule.copying import Copy, Names
+from tessera.schedule.copying import POINTWISE, Copy, Names
 from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.dependence import behind, only_loop
 from tessera.schedule.emit import without_dead
@@ -59,9 +59,6 @@ it as fast where it is, a Xeon half as fast. Of seven blocks both do so faster t
 
 CERTAIN = 1 << 20
 """Multiplications of a product that threads are certain to share."""
-
-COPIED = (ops.Const, ops.Index, ops.Holds, ops.Load, ops.Store, ops.Map, ops.Cast, ops.Bitcast)
-"""What may stand beside a product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +238,7 @@ class Product:
         if op.dtype.is_complex or any(x.extent == 0 for x in (*nest.axes, *op.axes)):
             return None
         code = [*nest.body.ops, *op.body.ops]
-        if any(not isinstance(x, (ops.Contract, *COPIED)) for x in code):
+        if any(not isinstance(x, (ops.Contract, *POINTWISE)) for x in code):
             return None
         stores = [x for x in nest.body.ops if isinstance(x, ops.Store)]
         written = {x.buf for x in stores}

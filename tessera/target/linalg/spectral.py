@@ -378,16 +378,11 @@ def _mirrored(c: Code, source: Matrix, work: Matrix, n: int) -> Value:
     power of two that it was divided by."""
     fill(c, work, n, n, 0.0)
 
-    def row(i: Index, most: Values) -> Values:
-        def one(j: Index, most: Values) -> Values:
-            x = c.one(source, i, j)
-            c.put_one(work, i, j, x)
-            c.put_one(work, j, i, x)
-            return (c.map("max", most[0], c.map("abs", x)),)
+    def put(i: Index, j: Index, x: Value) -> None:
+        c.put_one(work, i, j, x)
+        c.put_one(work, j, i, x)
 
-        return c.each_with(0, c.after(i), most, one)
-
-    (most,) = c.each_with(0, n, (c.constant(0.0),), row)
+    most = _copied(c, source, n, c.after, put)
     return _multiplied(c, work, (n, n), most)
 
 
@@ -399,16 +394,32 @@ def _scaled(
     rows, columns = (n, m) if is_turned else (m, n)
     fill(c, work, rows, columns, 0.0)
 
+    def put(i: Index, j: Index, x: Value) -> None:
+        c.put_one(work, *((j, i) if is_turned else (i, j)), x)
+
+    most = _copied(c, source, m, lambda _: n, put)
+    return _multiplied(c, work, (rows, columns), most)
+
+
+def _copied(
+    c: Code,
+    source: Matrix,
+    rows: int,
+    end: Callable[[Index], Index],
+    put: Callable[[Index, Index, Value], None],
+) -> Value:
+    """Copies the elements of rows up to an end of each; their largest magnitude."""
+
     def row(i: Index, most: Values) -> Values:
         def one(j: Index, most: Values) -> Values:
             x = c.one(source, i, j)
-            c.put_one(work, *((j, i) if is_turned else (i, j)), x)
+            put(i, j, x)
             return (c.map("max", most[0], c.map("abs", x)),)
 
-        return c.each_with(0, n, most, one)
+        return c.each_with(0, end(i), most, one)
 
-    (most,) = c.each_with(0, m, (c.constant(0.0),), row)
-    return _multiplied(c, work, (rows, columns), most)
+    (most,) = c.each_with(0, rows, (c.constant(0.0),), row)
+    return most
 
 
 def _multiplied(c: Code, work: Matrix, shape: tuple[int, int], most: Value) -> Value:

@@ -18,6 +18,7 @@ from tessera.dtypes import int64
 from tessera.ir.core import Op, Value, scalar_dtype
 from tessera.schedule import lengths
 from tessera.schedule import ops as s
+from tessera.schedule.copying import POINTWISE
 from tessera.schedule.dependence import behind
 from tessera.schedule.panel_ops import ContractPanels
 from tessera.tile import ops as t
@@ -35,8 +36,6 @@ LONG_ROUNDED = 52
 """The same where values of fewer bits are computed, which are rounded at each step: of the 36 of
 `max(x @ y + b, 0)` in bfloat16 a Zen 4 takes 1.02 to 1.12 of the time row by row."""
 
-_FOLLOWS = (s.Const, s.Index, s.Map, s.Cast, s.Bitcast, s.Load, s.Store, s.Holds)
-
 
 def product_of(ops: Sequence[Op]) -> int | None:
     """The place of a product whose tiles are gone through row by row; None if there is none."""
@@ -44,7 +43,7 @@ def product_of(ops: Sequence[Op]) -> int | None:
     if len(found) != 1 or scalar_dtype(ops[found[0]].result).is_complex:
         return None
     rest = ops[found[0] + 1 :]
-    if not all(isinstance(op, _FOLLOWS) for op in (*ops[: found[0]], *rest)):
+    if not all(isinstance(op, POINTWISE) for op in (*ops[: found[0]], *rest)):
         return None
     is_rounded = any(isinstance(op, s.Cast) and op.dtype.bits < 32 for op in rest)
     most = LONG_ROUNDED if is_rounded else LONG
