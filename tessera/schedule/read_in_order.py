@@ -15,10 +15,6 @@ so that each goes on where its predecessor ended; neighbours would all begin ane
 The parts of the depth are what threads share; how many there are depends on sizes only, and so do
 results. A product of few rows is the same with an axis more: its block of sums is loaded, all
 eight rows are added, and it is stored again.
-
-Where the large operand of such a product runs along the depth, blocks of sums have lanes along it,
-unless more than half of the lanes would be full along the few rows (4096 x 4096 times 4096 x 16
-took 15.6 ms, and takes 3.5 in register blocks). The other operand is copied if it runs elsewhere.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ from tessera.schedule.copying import Copy, identity
 from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.dependence import behind, only_loop
 from tessera.schedule.emit import without_dead
-from tessera.schedule.grains import PROGRAMS, grain_of, programs_of
+from tessera.schedule.grains import PROGRAMS, grain_of
 from tessera.schedule.machines import CachedCpu
 from tessera.schedule.narrow_products import Groups, groups_of, narrowed
 from tessera.schedule.sizes import power_above
@@ -56,6 +52,15 @@ the third cache, in 158 us and 181."""
 
 STREAM_VECTORS = 2
 """Vectors that are read of one before the next."""
+
+LEAST_AGAIN = 3
+"""Rows of a product from which all that a step reads lies in the first cache: two wait for memory
+anyway. One core multiplies 8 rows by 1024 x 4096 in 0.75 ms so, in 0.87 by whole rows, whose sums
+fill half of a Xeon's second cache. Of narrow numbers, rows would be too short: 4 by 4096 x 4096 of
+int8 take 1.05 to 1.16 of the time."""
+
+TALL_VECTORS = 2
+"""Vectors side by side of a block where there are several blocks of rows."""
 
 FUNCTIONS = ("add", "max", "min")
 """What reductions combine with."""
@@ -95,15 +100,6 @@ STRIPS = 2
 along the first axis of [64, 65536] took two cores 0.53 ms in stretches of 16 KB, 0.44 in 64, 0.38
 as a whole. Also programs of sums that are added in order."""
 
-LEAST_DEPTH = 512
-"""The depth from which it does not matter that lanes are summed in the end."""
-
-LEAST_TURNED = 8
-"""Columns of an operand from which a copy of it that runs along the depth pays."""
-
-MOST_HEIGHT = 8
-"""Rows of a block with lanes along the depth."""
-
 _SHARED = (2, 16, 32, 64, 128)
 """Places of the depth that one row may be for."""
 
@@ -122,13 +118,14 @@ def read_in_order(func: Func, machine: CachedCpu, facts: Facts | None = None) ->
     """
     # These build on this module.
     from tessera.schedule.deep_products import split_deep
+    from tessera.schedule.depth_lanes import sum_lanes
     from tessera.schedule.rows_apart import sum_rows_apart
     from tessera.schedule.scan_in_order import scan_rows
     from tessera.schedule.search_in_order import search_rows
 
     rules: tuple[Rule, ...] = (
         lambda nest, context: _sum_rows(nest, context, machine),
-        lambda nest, context: _sum_lanes(nest, context, machine),
+        lambda nest, context: sum_lanes(nest, context, machine),
         lambda nest, context: split_deep(nest, context, machine),
         lambda nest, context: search_rows(nest, context, machine),
         lambda nest, context: scan_rows(nest, context, machine),
@@ -155,59 +152,6 @@ def _sum_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | 
         if runs_along(nest, axis, op.axes[0], reads, machine, sums):
             return _RowSum(nest, op, axis, reads, context, machine).run()
     return None
-
-
-def _sum_lanes(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | None:
-    """The nest with a product of few rows in blocks of sums whose lanes run along the depth; None
-    where it is none, or an operand runs elsewhere."""
-    op = only_loop(nest)
-    if not isinstance(op, ops.Contract) or nest.ordered or len(op.axes) != 1:
-        return None
-    if op.order is not None:
-        return None  # what lanes along the depth would not keep
-    (deep,) = op.axes
-    extents = [axis.extent for axis in (*nest.axes, deep)]
-    if not all(isinstance(extent, int) and extent > 0 for extent in extents):
-        return None
-    if op.dtype.is_complex or count_of([deep]) < LEAST_DEPTH:
-        return None
-    free = [axis for axis in nest.axes if axis.name in (*op.rows, *op.cols)]
-    few, many = sorted(free, key=lambda axis: count_of([axis]))[:: max(len(free) - 1, 1)][:2]
-    reads = [a for a in accesses(nest, context.facts) if a.inner]
-    large = [a for a in reads if a.stride(many.name) != 0]
-    lanes = max(1, machine.vector_bits // op.dtype.bits)
-    if len(free) != 2 or count_of([few]) > min(FEW, max(lanes // 2, LEAST_BLOCK - 1)):
-        return None
-    if any(a.stride(deep.name) != 1 for a in large):
-        return None
-    if sum(count_of([many, deep]) * a.dtype.itemsize for a in large) < machine.l2:
-        return None
-    height = ceil(count_of([few]) / ceil(count_of([few]) / MOST_HEIGHT))
-    most = max(machine.registers * 3 // 4 // height, 1)
-    exact = [w for w in range(1, most + 1) if count_of([many]) % w == 0 and 2 * w >= most]
-    width = max(exact, default=most)
-    others = [axis for axis in nest.axes if axis not in free]
-    programs = max(ceil(programs_of(machine.cores) / count_of(others)), 1)
-    chunk = ceil(count_of([many]) / programs / width) * width
-    work = 2 * chunk * count_of([few, deep])
-    pieces = Pieces()
-    is_turned = any(a.stride(deep.name) != 1 for a in reads)
-    if is_turned and (others or count_of([few]) < LEAST_TURNED):
-        return None
-    if is_turned or (not others and small_operands.is_widened_often(nest, op, few)):
-        nest = small_operands.with_turned(nest, op, few, pieces, op.dtype)
-    nest = small_operands.widened(nest)
-    new = nest.rebuild(
-        axes=(*others, many, few),
-        tile=(*[1] * len(others), width, height),
-        chunk=(*[0 if axis.extent == 1 else 1 for axis in others], chunk, 0),
-        reduce_tile=lanes,
-        grain=grain_of(count_of(others) * ceil(count_of([many]) / chunk), work),
-    )
-    assert isinstance(new, ops.Nest)
-    pieces.nests.append(new)
-    pieces.reason = f"{width} x {height} sums in registers with lanes along the depth"
-    return pieces
 
 
 def _adds_pairs(op: Op, machine: CachedCpu) -> bool:
@@ -322,13 +266,14 @@ def cut_of(
     cores: int,
     in_order: bool = False,
     rows: int = ROWS,
+    held: int = 1,
 ) -> Cut:
-    """What a program finds for its columns stays in a near cache; there are enough programs, with
-    `in_order` none of which has a part of the depth.
+    """What a program finds for its columns stays in a near cache, `held` numbers for each; there
+    are enough programs, with `in_order` none of which has a part of the depth.
 
     A part of the depth for each core, and columns of these: parts are summed once more in the end.
     """
-    extent, room = count_of([col]), STRIP_BYTES // column_bytes
+    extent, room = count_of([col]), STRIP_BYTES // (column_bytes * held)
     least = max(LEAST_BYTES // column_bytes, 1)
     if in_order:
         room = max(min(room, ceil(extent * count_of(others) / strips_of(cores))), least)
@@ -420,15 +365,26 @@ class _RowSum:
         streams = self.is_apart and any(not isinstance(one, ops.Load) for one in op.body.ops)
         self.height, self.tile = 1, (STREAM_VECTORS if streams else 4) * self.lanes
         if self.row is not None and not streams:
-            size = self.groups.size if self.groups else 1
-            shape = (count_of([self.row]), count_of([col]), ROWS // size)
-            block = choose_block(shape, self.lanes, machine.registers)
-            self.height, self.tile = block.rows, block.columns
+            self.height, self.tile = self.block_of(count_of([self.row]), machine.registers)
         self.tile = min(self.tile, power_above(count_of([col])))
         self.in_order = op.order is not None
         self.fused = machine.fma
+        # What all blocks of rows read in a step stays in the first cache, and their sums beside it.
+        is_wide = all(2 * a.dtype.bits >= self.type.bits for a in large)
+        held = ROWS if is_wide and count_of(rows) >= LEAST_AGAIN else 1
         known = (col, self.deep, self.others, self.tile, self.type.itemsize, machine.cores)
-        self.cut = cut_of(*known, self.in_order, STREAMS if streams else ROWS)
+        self.cut = cut_of(*known, self.in_order, STREAMS if streams else ROWS, held)
+
+    def block_of(self, rows: int, registers: int) -> tuple[int, int]:
+        """Rows and columns of the blocks of a product of so many rows. One block of all is better
+        than wide ones: each of several loads what is multiplied once more."""
+        size = self.groups.size if self.groups else 1
+        shape = (rows, count_of([self.col]), ROWS // size)
+        block = choose_block(shape, self.lanes, registers)
+        if block.rows == rows or size > 1:
+            return block.rows, block.columns
+        count = ceil(rows / (registers * 3 // 4 // TALL_VECTORS))
+        return ceil(rows / count), TALL_VECTORS * self.lanes
 
     def groups_of_rows(self, machine: CachedCpu) -> Groups | None:
         """How products of some narrow rows are added up by neighbours of the depth; None where they

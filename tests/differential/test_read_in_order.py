@@ -57,6 +57,32 @@ def test_few_rows(rows: int) -> None:
     check(product, typed(rows, 65), typed(65, 515))
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("rows", [2, 8, 11])
+def test_few_rows_are_read_in_strips(
+    rows: int, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which the first cache holds beside their sums; of two rows as much as their sums alone."""
+    monkeypatch.setattr(read_in_order, "STRIP_BYTES", 8192)
+    lowered = check(product, typed(rows, 65), typed(65, 1100), level=level)
+    (nest,) = [n for n in all_ops(lowered.schedule, ops.Nest) if n.ordered]
+    assert (nest.chunk[-1] <= 256) is (rows > 2)
+    # As many rows as the registers hold, alike in all blocks.
+    has_many = machine(level).registers == 32
+    assert nest.tile[-2] == {2: 2, 8: 8 if has_many else 4, 11: 11 if has_many else 6}[rows]
+
+
+def test_narrow_numbers_are_read_in_long_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_in_order, "STRIP_BYTES", 16384)
+
+    def fn(x: Any, y: Any) -> Any:
+        return product(x, e.cast(y, dt.float32))
+
+    lowered = check(fn, typed(4, 65), typed(65, 2100, dtype=dt.int8))
+    (nest,) = [n for n in all_ops(lowered.schedule, ops.Nest) if n.ordered]
+    assert nest.chunk[-1] > 512
+
+
 def test_many_rows_are_blocks_of_registers() -> None:
     check(product, typed(17, 64), typed(64, 515), cut=False)
 
