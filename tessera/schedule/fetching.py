@@ -25,7 +25,7 @@ from tessera.schedule.machines import CachedCpu
 from tessera.schedule.next_panels import fetch_next_panel
 from tessera.schedule.next_rows import fetch_next_line, fetch_next_row, fetch_next_sums
 from tessera.schedule.rebuild import with_bodies
-from tessera.schedule.types import BufType
+from tessera.schedule.types import BufType, buffer_type
 
 AHEAD = 8
 """Rows from the one that is read to the one that is fetched."""
@@ -194,8 +194,7 @@ def _turned(nest: ops.Nest) -> ops.Nest:
 
 def _itemsize(op: ops.Load | ops.Store) -> int:
     """Bytes of an element."""
-    assert isinstance(op.buf.type, BufType)
-    return op.buf.type.dtype.itemsize
+    return buffer_type(op.buf).dtype.itemsize
 
 
 def _is_far(op: ops.Load | ops.Store) -> bool:

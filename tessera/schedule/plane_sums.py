@@ -19,11 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 
-from tessera.dtypes import DType
-from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.core import Block, Func, Op, Value, scalar_dtype
 from tessera.ir.intexpr import Facts, simplify, sym
 from tessera.ir.lazy import cached_property
-from tessera.ir.types import ScalarType
 from tessera.ir.walk import free_values, walk
 from tessera.schedule import ops
 from tessera.schedule.access import dependence_of, ranges
@@ -168,7 +166,7 @@ class _Cut:
         around = (*self.parts.values(), *self.nest.axes)
         self.place = tuple([sym(axis.name) for axis in around])
         dims = tuple([axis.extent for axis in around])
-        self.partial = {op: Value(BufType(dims, _dtype(op))) for op in self.found}
+        self.partial = {op: Value(BufType(dims, scalar_dtype(op.result))) for op in self.found}
 
     def kernels(self, machine: CachedCpu, planes: Collection[str]) -> list[ops.Kernel]:
         """The kernel of the parts, and that which needs them; [] where lanes would go along planes.
@@ -347,8 +345,3 @@ def _whole(nest: ops.Nest, planes: Collection[str]) -> ops.Nest | None:
     new = nest.rebuild(tile=tile)
     assert isinstance(new, ops.Nest)
     return new
-
-
-def _dtype(op: ops.Reduce) -> DType:
-    assert isinstance(op.result.type, ScalarType)
-    return op.result.type.dtype

@@ -33,7 +33,7 @@ from tessera.schedule.copying import Copy, Names
 from tessera.schedule.grains import grain_of
 from tessera.schedule.join_columns import place_of, renamed
 from tessera.schedule.machines import CachedCpu
-from tessera.schedule.types import Axis, BufType
+from tessera.schedule.types import Axis, BufType, buffer_type
 
 LEAST = 1 << 10
 """Elements of a plane for which it pays to begin its nests."""
@@ -298,7 +298,7 @@ class Search:
 
     def fits(self, local: Sequence[Value], planes: Sequence[Plane]) -> bool:
         """Whether planes are large enough, and the second cache holds them."""
-        size = sum([elements_of(v, planes) * _itemsize(v) for v in local])
+        size = sum([elements_of(v, planes) * buffer_type(v).dtype.itemsize for v in local])
         is_large = min(elements_of(v, planes) for v in local) >= LEAST
         return is_large and 2 * size <= self.machine.l2 and prod([n for n, _ in planes]) >= PLANES
 
@@ -506,8 +506,3 @@ def _size(value: Value) -> int:
     """The elements of an array; very many where they are not known."""
     assert isinstance(value.type, BufType)
     return value.type.size if isinstance(value.type.size, int) else 1 << 62
-
-
-def _itemsize(value: Value) -> int:
-    assert isinstance(value.type, BufType)
-    return value.type.dtype.itemsize

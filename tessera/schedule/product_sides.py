@@ -8,7 +8,7 @@ from math import ceil, gcd, prod
 from typing import TYPE_CHECKING
 
 from tessera.dtypes import DType, int8, uint8
-from tessera.ir.core import Block, Op, Value
+from tessera.ir.core import Block, Op, Value, scalar_dtype
 from tessera.ir.intexpr import Dim, ceildiv, divides, substitute, sym, symbols
 from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
@@ -115,8 +115,7 @@ class Side:
     def element(self) -> DType:
         """The dtype of the packed operand."""
         if self.product.groups.is_panels:
-            assert isinstance(self.value.type, ScalarType)
-            return self.value.type.dtype
+            return scalar_dtype(self.value)
         return self.product.elements[0 if self.is_left else 1]
 
     def converted(self, code: list[Op], value: Value) -> Value:

@@ -29,7 +29,7 @@ from tessera.schedule import ops
 from tessera.schedule.copying import Copy
 from tessera.schedule.join_columns import renamed
 from tessera.schedule.machines import MOVES_LANES, Cpu
-from tessera.schedule.types import Axis, BufType
+from tessera.schedule.types import Axis, BufType, buffer_type
 from tessera.schedule.window_ops import WindowLoad
 
 MOST_PLACES = 64
@@ -212,7 +212,7 @@ def _rows_together(found: _Sum, body: Block, machine: Cpu) -> tuple[int, ...]:
     names = [axis.name for axis in nest.axes]
     at = names.index(lane.name)
     loads = [op for op in walk(body) if isinstance(op, WindowLoad)]
-    (size,) = {_itemsize(op.buf) for op in loads[:1]}
+    (size,) = {buffer_type(op.buf).dtype.itemsize for op in loads[:1]}
     vectors = -(-nest.tile[at] * size * 8 // machine.vector_bits)
     for k, axis in reversed([*enumerate(nest.axes)]):
         extent, chunk = axis.extent, nest.chunk[k] if nest.chunk else 0
@@ -234,11 +234,6 @@ def _is_row(loads: Sequence[WindowLoad], name: str, short: Mapping[str, int]) ->
             if found is not None and found[0][name] in (1, 2) and not symbols(e).isdisjoint(short):
                 return True
     return False
-
-
-def _itemsize(value: Value) -> int:
-    assert isinstance(value.type, BufType)
-    return value.type.dtype.itemsize
 
 
 # --- copies with zeros around -------------------------------------------------------------------

@@ -25,7 +25,7 @@ from tessera.graph.ops.precision import Formatted
 from tessera.graph.ops.round_blocks import RoundBlocks
 from tessera.graph.ops.scan import Scan
 from tessera.ir.convert import cast_array
-from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.core import Block, Func, Op, Value, tensor_type
 from tessera.ir.types import TensorType
 
 Arrays = list[np.ndarray]
@@ -173,8 +173,7 @@ class Replay:
 
 
 def _type(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return value.type.strong()
+    return tensor_type(value).strong()
 
 
 def _widest(dtype: DType) -> DType:
