@@ -73,11 +73,13 @@ def reasons(fn: Callable[..., Any], shape: tuple[int, ...], level: str = "x86-64
     return " | ".join([op.reason for op in walk(lowered.schedule.body) if isinstance(op, ops.Nest)])
 
 
-@pytest.mark.parametrize("columns", [2, 3, 4, 5, 8])
-@pytest.mark.parametrize("fn", [*PROGRAMS, pairs, neighbours])
-def test_programs(fn: Callable[..., Any], columns: int) -> None:
-    for rows in (1, 2, 15, 16, 17, 300):
-        check_levels(graph_of(fn, [(rows, columns)]), values([(rows, columns)]))
+@every_pair(
+    ("columns", [2, 3, 4, 5, 8]),
+    ("rows", [1, 2, 15, 16, 17, 300]),
+    ("fn", [*PROGRAMS, pairs, neighbours]),
+)
+def test_programs(fn: Callable[..., Any], rows: int, columns: int) -> None:
+    check_levels(graph_of(fn, [(rows, columns)]), values([(rows, columns)]))
 
 
 @every_pair(

@@ -13,6 +13,7 @@ import tessera as ts
 from tessera.compile import Lowered
 from tessera.config import config
 from tessera.target.machine import machine, supported_levels
+from tests.pairs import every_pair
 
 LEVELS = [level for level in ("x86-64", "x86-64-v3", "x86-64-v4") if level in supported_levels()]
 
@@ -61,21 +62,21 @@ def test_vectors_that_do_not_begin_at_lines_are_stored_in_order(level: str, lane
 SIZES = (1, 3, 5, 12, 17, 28, 60, 63, 104, 250, 1000)
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "i1", "i2", "?", "bfloat16"])
-@pytest.mark.parametrize("level", LEVELS)
-def test_rows_of_known_lengths(level: str, dtype: str) -> None:
-    rng = np.random.default_rng(0)
-    for n in SIZES:
-        x = rng.integers(0, 100, (3, n)).astype(ts.bfloat16.np if dtype == "bfloat16" else dtype)
-        if dtype == "?":
-            assert np.array_equal(run(lambda x: x == x[::-1], level, x), x == x[::-1])
-            continue
-        assert np.array_equal(run(lambda x: x + x, level, x), x + x)
-        # Rows that lie apart: what is behind their ends stays as it is.
-        wide = np.concatenate([x, x[:, :1]], axis=1)
-        got = run(lambda w, x: w.at[:, :-1].set(x[:, ::-1]), level, wide, x)
-        assert np.array_equal(got, np.concatenate([x[:, ::-1], x[:, :1]], axis=1))
-        assert np.array_equal(run(lambda x: ts.max(x, axis=1), level, x), x.max(axis=1))
+@every_pair(
+    ("dtype", ["f4", "f8", "i1", "i2", "?", "bfloat16"]), ("level", LEVELS), ("length", SIZES)
+)
+def test_rows_of_known_lengths(level: str, dtype: str, length: int) -> None:
+    x = np.random.default_rng(0).integers(0, 100, (3, length))
+    x = x.astype(ts.bfloat16.np if dtype == "bfloat16" else dtype)
+    if dtype == "?":
+        assert np.array_equal(run(lambda x: x == x[::-1], level, x), x == x[::-1])
+        return
+    assert np.array_equal(run(lambda x: x + x, level, x), x + x)
+    # Rows that lie apart: what is behind their ends stays as it is.
+    wide = np.concatenate([x, x[:, :1]], axis=1)
+    got = run(lambda w, x: w.at[:, :-1].set(x[:, ::-1]), level, wide, x)
+    assert np.array_equal(got, np.concatenate([x[:, ::-1], x[:, :1]], axis=1))
+    assert np.array_equal(run(lambda x: ts.max(x, axis=1), level, x), x.max(axis=1))
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u4", "u8"])
