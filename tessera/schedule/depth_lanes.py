@@ -17,6 +17,8 @@ from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.dependence import only_loop
 from tessera.schedule.grains import grain_of, programs_of
 from tessera.schedule.machines import CachedCpu
+from tessera.schedule.products import Context as ForProducts
+from tessera.schedule.products import Product
 from tessera.schedule.read_in_order import FEW, count_of
 from tessera.schedule.split import Context, Pieces
 
@@ -55,6 +57,10 @@ def sum_lanes(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | 
         return None
     if sum(count_of([many, deep]) * a.dtype.itemsize for a in large) < machine.l2:
         return None
+    if machine.has_panels:
+        product = Product.of(nest, ForProducts(machine, context.facts, frozenset()))
+        if product is not None and product.has_few:
+            return None
     height = ceil(count_of([few]) / ceil(count_of([few]) / MOST_HEIGHT))
     most = max(machine.registers * 3 // 4 // height, 1)
     exact = [w for w in range(1, most + 1) if count_of([many]) % w == 0 and 2 * w >= most]

@@ -57,6 +57,10 @@ REREAD = 16
 """Blocks, of all products that read a far second operand, from which on it is packed: a Zen 4 reads
 it as fast where it is, a Xeon half as fast. Of seven blocks both do so faster than they pack it."""
 
+FEW_ROWS = 128
+"""Rows up to which registers for matrices multiply them as the second operand with another one that
+runs along the depth: that is read where it lies, and they are packed."""
+
 CERTAIN = 1 << 20
 """Multiplications of a product that threads are certain to share."""
 
@@ -93,6 +97,8 @@ class Product:
             second operand, which is read in place, has no zeros there.
         cuts: into how many parts each axis along the depth is cut.
         by_panels: whether programs pack panels of the second operand, each for all rows.
+        has_few: whether registers for matrices multiply few rows with those of the other operand,
+            which are read where they lie.
         memory: besides results, where sums wait for the next part of the depth.
         cores: how many share it, if it is large enough.
     """
@@ -137,6 +143,7 @@ class Product:
         self.kp, self.part, self.beside = names.fresh("p"), names.fresh("q"), names.fresh("w")
         self.cuts: tuple[int, ...] = ()
         self.by_panels = False
+        self.has_few = False
         self.memory: list[Value] = []
         row, col = self.tallest(rows, values[0]), widest(cols)
         self.orient(row, col, values)
@@ -144,6 +151,13 @@ class Product:
             straight = self.block
             self.orient(col, row, values[::-1], True)
             if self.block.cycles * TURNED > straight.cycles:
+                self.orient(row, col, values)
+        elif self.may_have_few():
+            self.has_few = True
+            if size_of(row.extent) < size_of(col.extent):
+                self.orient(col, row, values[::-1], True)
+            if self.block.packs_left:
+                self.has_few = False
                 self.orient(row, col, values)
 
     def orient(
@@ -227,6 +241,14 @@ class Product:
             return False
         return size_of(self.row.extent) >= self.lanes
 
+    def may_have_few(self) -> bool:
+        """Whether registers for matrices multiply few rows of one operand with those of the other
+        one, which might be read where they lie: as the second operand they would be packed."""
+        rows, cols = self.row.extent, self.col.extent
+        if not self.groups.is_panels or not isinstance(rows, int) or not isinstance(cols, int):
+            return False
+        return 1 < min(rows, cols) <= FEW_ROWS and 2 * min(rows, cols) <= max(rows, cols)
+
     @classmethod
     def of(cls, nest: ops.Nest, context: Context) -> Product | None:
         """The product of a nest that is one, and can be cut into blocks."""
@@ -271,7 +293,7 @@ class Product:
         is_read_far = right.bytes() > near and row_blocks >= self.reused
         # Few rows of each of several windows pay for packing what all of them are multiplied with.
         least = rows * right.products if right.packing_of_all() or is_read_far else rows
-        if least < LEAST_BLOCK or cols < LEAST_BLOCK:
+        if not self.has_few and min(least, cols) < LEAST_BLOCK:
             return False
         last = self.op.axes[-1]
         is_read_whole = self.machine.masks(self.op.dtype.bits) and self.machine.has_masks

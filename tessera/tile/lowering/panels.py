@@ -133,6 +133,13 @@ def into_result(op: ContractPanels, rest: Sequence[Op], point: Point) -> s.Store
     return store if found[0] > 0 and found[1] == 1 else None
 
 
+def goes_along_rows(rest: Sequence[Op], point: Point) -> bool:
+    """Whether all results run along the rows of a tile, and not along its columns."""
+    stores = [op for op in rest if isinstance(op, s.Store)]
+    found = [[_step(op, dim.name) for dim in point.dims] for op in stores]
+    return bool(found) and all(row == 1 != col for row, col in found)
+
+
 def _place(op: s.Load | s.Store, names: Sequence[str]) -> Dim:
     """Where what a tile accesses begins, whose axes have some names, in elements."""
     begin: Mapping[str, Dim] = dict.fromkeys(names, 0)

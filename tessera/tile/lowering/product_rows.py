@@ -8,13 +8,15 @@ registers for matrices leave them anyway.
     c[6, 64] = sums of products             c[6, 64] = sums of products
     store gelu(c[6, 64] + b[64])    ==>     for r in 0 .. 6:
                                                 store gelu(c[r, 64] + b[64])
+
+Where results run along the rows, what registers for matrices leave is turned before that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tessera.dtypes import int64
+from tessera.dtypes import DType, int64
 from tessera.ir.core import Op, Value, scalar_dtype
 from tessera.schedule import lengths
 from tessera.schedule import ops as s
@@ -31,6 +33,9 @@ LONG = 20
 """Instructions for a vector that are too many for all rows at once. Of 20 to 50, as `exp` and
 `tanh` have, a Zen 4 takes 0.95 to 1.0 of the time row by row, 16 threads of a Xeon (Emerald Rapids)
 0.9 to 1.0, a Zen 5 up to 1.03, and the first call of a product 24 to 28 ms rather than 36 to 56."""
+
+SQUARE = 16
+"""Sums along the sides of what is turned."""
 
 LONG_ROUNDED = 52
 """The same where values of fewer bits are computed, which are rounded at each step: of the 36 of
@@ -60,27 +65,23 @@ def run(low: State, ops: Sequence[Op], at: int, point: Point) -> None:
         at: the place of the product among them.
         point: the tile.
     """
-    em, product = low.em, ops[at]
-    rows, cols = point.dims
+    product, (rows, cols) = ops[at], point.dims
     low.run(ops[:at], point)
     rest = ops[at + 1 :]
     rest = [*behind(ops[:at], [v for op in rest for v in op.operands]), *rest]
     before = dict(low.env)
 
     def follow(view: Value, cols: TileDim) -> None:
-        zero, one, height = [em.const(k, int64) for k in (0, 1, rows.size)]
+        _run_rows(low, rest, product.result, view, (rows, cols))
 
-        def row(k: Value, _: list[Value]) -> tuple[Value, ...]:
-            line = em.pure(t.Load, view, (k, zero), (), (1, cols.size))
-            low.env[product.result] = Val((em.reshape(line, (cols.size,)),), (cols.name,))
-            with em.bound({rows.name: em.map("add", rows.start, k)}):
-                low.run(rest, Point((cols,)))
-            return ()
-
-        em.loop((zero, height, one), (), row)
+    def follow_turned(view: Value, cols: TileDim) -> None:
+        turned = _turned(low, view, scalar_dtype(product.result), (rows, cols))
+        _run_rows(low, rest, product.result, turned, (cols, rows))
 
     if isinstance(product, ContractPanels):
-        panels.run(low, product, point, panels.into_result(product, rest, point), follow)
+        store = panels.into_result(product, rest, point)
+        is_turned = store is None and panels.goes_along_rows(rest, point)
+        panels.run(low, product, point, store, follow_turned if is_turned else follow)
     else:
         low.run([product], point)
         value = low.env[product.result]
@@ -89,6 +90,53 @@ def run(low: State, ops: Sequence[Op], at: int, point: Point) -> None:
             return
         follow(_stored(low, value.parts[0], point), cols)
     low.env = before
+
+
+def _run_rows(
+    low: State, code: Sequence[Op], sums: Value, view: Value, dims: tuple[TileDim, TileDim]
+) -> None:
+    """Runs what follows sums for one row of them after the other.
+
+    Args:
+        low: the lowering.
+        code: what follows.
+        sums: the scalar that they are there.
+        view: of them.
+        dims: their rows and columns.
+    """
+    em, (rows, cols) = low.em, dims
+    zero, one, height = [em.const(k, int64) for k in (0, 1, rows.size)]
+
+    def row(k: Value, _: list[Value]) -> tuple[Value, ...]:
+        line = em.pure(t.Load, view, (k, zero), (), (1, cols.size))
+        low.env[sums] = Val((em.reshape(line, (cols.size,)),), (cols.name,))
+        with em.bound({rows.name: em.map("add", rows.start, k)}):
+            low.run(code, Point((cols,)))
+        return ()
+
+    em.loop((zero, height, one), (), row)
+
+
+def _turned(low: State, view: Value, dtype: DType, dims: tuple[TileDim, TileDim]) -> Value:
+    """A view of sums in other memory, where their columns are rows; squares are turned in
+    registers."""
+    em, (rows, cols) = low.em, dims
+    zero, one, side, height = [em.const(k, int64) for k in (0, 1, SQUARE, rows.size)]
+    (room,) = em.add(Scratch(dtype, rows.size * cols.size, loc=em.loc))
+    whole = em.const(rows.size // SQUARE * SQUARE, int64)
+    to = em.pure(t.View, room, zero, (height, em.const(cols.size, int64)), (one, height))
+
+    def strip(first: Value, count: int) -> tuple[Value, ...]:
+        for at in range(0, cols.size, SQUARE):
+            place = first, em.const(at, int64)
+            square = em.pure(t.Load, view, place, (), (count, min(SQUARE, cols.size - at)))
+            em.add(t.Store(to, square, place, (), loc=em.loc))
+        return ()
+
+    em.loop((zero, whole, side), (), lambda k, _: strip(k, SQUARE))
+    if rows.size % SQUARE:
+        strip(whole, rows.size % SQUARE)
+    return em.pure(t.View, room, zero, (em.const(cols.size, int64), height), (height, one))
 
 
 def _stored(low: State, tile: Value, point: Point) -> Value:
