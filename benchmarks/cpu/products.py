@@ -46,6 +46,15 @@ def _transposed(xp: Any, form: str, **size: Any) -> Any:
     return programs[form]
 
 
+def _linear(xp: Any, **size: Any) -> Any:
+    return lambda x, w: x @ w.T
+
+
+def _linear_data(rng: np.random.Generator, m: int, n: int, k: int) -> tuple[Any, ...]:
+    x, w = normal(rng, m, k), normal(rng, n, k, scale=k**-0.5)
+    return x.astype(ml_dtypes.bfloat16), w.astype(ml_dtypes.bfloat16)
+
+
 def _ours_int8(lib: Any, **size: Any) -> Any:
     ts = lib.module
     return lib.jit(lambda a, b: ts.astype(a, ts.int32) @ ts.astype(b, ts.int32))
@@ -170,6 +179,25 @@ PROGRAMS = [
         reference=lambda a, b: a @ b,
         tolerance=1e-2,
         quick=(0, 1),
+    ),
+    Program(
+        "linear bf16",
+        _linear_data,
+        {
+            **shared(_linear, "tessera", "jax"),
+            **torch_program(lambda torch, **size: torch.nn.functional.linear),
+        },
+        lambda m, n, k: _cost(m, n, k, 2, "bf16"),
+        [
+            {"m": 4, "n": 4096, "k": 1024},
+            {"m": 16, "n": 4096, "k": 4096},
+            {"m": 128, "n": 3072, "k": 768},
+            {"m": 16, "n": 50257, "k": 768},
+        ],
+        {"m": 9, "n": 40, "k": 64},
+        reference=lambda x, w: x @ w.T,
+        tolerance=1e-2,
+        quick=(1,),
     ),
     Program(
         "gemm int8",

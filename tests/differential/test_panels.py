@@ -99,6 +99,55 @@ def test_panels_are_read_in_place(rows: int, dtype: dt.DType) -> None:
 
 @pytest.mark.parametrize("dtype", [dt.bfloat16, dt.int8])
 @pytest.mark.parametrize(
+    ("rows", "width"), [(2, 64), (3, 48), (7, 257), (16, 64), (24, 100), (33, 130), (63, 126)]
+)
+def test_few_rows_are_packed(rows: int, width: int, dtype: dt.DType) -> None:
+    """And multiplied with those of the other operand, where that runs along the depth; sums are
+    turned, where the result runs along those."""
+    for form, shape in (("nt", (rows, width, 128)), ("nt", (width, rows, 128))):
+        types = operands(form, shape, dtype)
+        lowered = panelled(lambda x, y, form=form: widened(form, x, y), types)
+        text = str(lowered.schedule)
+        assert "registers for matrices, right operand packed" in text
+        assert re.findall(r'label="pack".*body\(%\d+: buf<\w+\[(\d+), ', text) == [str(rows)]
+        assert str(lowered.tile).count("tile.scratch") == (2 if shape[0] == rows else 1)
+
+
+def test_few_rows_are_few_beside_the_others() -> None:
+    """A second operand that is no longer, or has places that are no whole line, is packed."""
+    for rows, width, depth in ((40, 64, 128), (130, 260, 128), (16, 64, 120)):
+        types = operands("nt", (rows, width, depth), dt.bfloat16)
+        lowered = panelled(lambda x, y: product("nt", x, y), types)
+        assert str(lowered.tile).count("tile.scratch") == 1
+
+
+@pytest.mark.parametrize("dtype", [dt.bfloat16, dt.int8])
+def test_what_follows_few_rows(dtype: dt.DType) -> None:
+    """Goes along the result, whichever operand is turned for it."""
+
+    def fn(x: Any, y: Any, bias: Any, rest: Any) -> Any:
+        z = e.cast(widened("nt", x, y), dt.float32)
+        return e.add(e.tanh(e.add(z, broadcast(bias, z.shape, (1,)))), rest)
+
+    for rows, width in ((5, 96), (20, 133)):
+        types = operands("nt", (rows, width, 64), dtype)
+        others = [typed(width, dtype=dt.float32), typed(rows, width, dtype=dt.float32)]
+        panelled(fn, [*types, *others])
+
+
+def test_few_rows_of_batches() -> None:
+    """Of matrices that differ, and of one for all."""
+    for shape, batch in (((3, 4, 64), ((0,), (0,))), ((4, 64), ((), ()))):
+        n = len(shape) - 1
+
+        def fn(x: Any, y: Any, n: int = n, batch: Any = batch) -> Any:
+            return dot_general(e.cast(x, dt.int32), e.cast(y, dt.int32), ((n,), (2,)), batch)
+
+        panelled(fn, [typed(*shape, dtype=dt.int8), typed(3, 64, 64, dtype=dt.int8)])
+
+
+@pytest.mark.parametrize("dtype", [dt.bfloat16, dt.int8])
+@pytest.mark.parametrize(
     ("rows", "width", "steps", "wanted"),
     [(128, 250, 18, 128), (97, 160, 33, 64), (200, 300, 17, 160), (40, 70, 5, 32)],
 )

@@ -271,6 +271,19 @@ def test_small_products_in_registers_for_matrices_stay_on_one_core() -> None:
     assert grains(256, 16)[-1]
 
 
+def test_few_rows_are_shared_where_each_core_reads_the_other_operand() -> None:
+    """Sooner than products whose operand is packed, as that is what cores wait for."""
+
+    def grains(rows: int, width: int, depth: int) -> list[int]:
+        cpu = replace(machine("x86-64-v4-amx"), cores=2)
+        types = [typed(rows, depth, dtype=bfloat16), typed(width, depth, dtype=bfloat16)]
+        return [nest.grain for nest in nests_of(Lowered(traced(turned, *types), cpu).schedule)]
+
+    assert grains(16, 1024, 256)[-1]
+    assert not any(grains(16, 256, 256))
+    assert not any(grains(130, 260, 256))
+
+
 def test_few_rows_are_no_blocks() -> None:
     func = program(turned, typed(2, 64), typed(64, 64))
     assert labels(func) == ["dot"]
