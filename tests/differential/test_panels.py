@@ -186,6 +186,30 @@ def test_few_rows_go_panel_by_panel(rows: int, dtype: dt.DType) -> None:
     assert "panels of the second operand, which the second cache holds" in str(lowered.schedule)
 
 
+@pytest.mark.parametrize(("width", "is_so"), [(330, False), (320, True)])
+def test_panels_that_are_turned_go_so_if_they_are_whole(width: int, is_so: bool) -> None:
+    """Squares that have conditions are not turned in registers."""
+    types = operands("nt", (130, width, 96), dt.bfloat16)
+    lowered = panelled(
+        lambda x, y: product("nt", x, y), types, machine=replace(DEEP, l2=1 << 18)
+    )
+    text = "panels of the second operand, which the second cache holds"
+    assert (text in str(lowered.schedule)) is is_so
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "wanted"),
+    [(16, dt.bfloat16, 64), (16, dt.int8, 128), (21, dt.bfloat16, 64), (21, dt.int8, 128)],
+)
+def test_lines_are_packed_whole(rows: int, dtype: dt.DType, wanted: int) -> None:
+    """Two of a row of the second operand, from which panels that lie side by side are packed."""
+    types = operands("nn", (rows, 2048, 256 // dtype.itemsize), dtype)
+    lowered = panelled(
+        lambda x, y: widened("nn", x, y), types, machine=replace(DEEP, l2=1 << 18)
+    )
+    assert f" x {wanted} accumulators in registers for matrices" in str(lowered.schedule)
+
+
 @pytest.mark.parametrize("l1", [1 << 14, 1 << 15])
 @pytest.mark.parametrize(("dtype", "width"), [(dt.bfloat16, 1100), (dt.int8, 1024)])
 def test_some_panels_are_packed_together(
