@@ -32,7 +32,7 @@ from tessera.schedule.machines import CachedCpu
 from tessera.schedule.narrow_products import groups_of, narrow
 from tessera.schedule.panel_by_panel import panel_cuts
 from tessera.schedule.panel_ops import ContractPanels
-from tessera.schedule.panel_rows import side_by_side
+from tessera.schedule.panel_rows import LOW, may_have_few, side_by_side
 from tessera.schedule.product_parts import Part, Sums, cut, cuts_of_depth
 from tessera.schedule.product_programs import is_worth_sharing, program
 from tessera.schedule.product_sides import LINE, Side
@@ -56,10 +56,6 @@ do in the kernels around."""
 REREAD = 16
 """Blocks, of all products that read a far second operand, from which on it is packed: a Zen 4 reads
 it as fast where it is, a Xeon half as fast. Of seven blocks both do so faster than they pack it."""
-
-FEW_ROWS = 128
-"""Rows up to which registers for matrices multiply them as the second operand with another one that
-runs along the depth: that is read where it lies, and they are packed."""
 
 CERTAIN = 1 << 20
 """Multiplications of a product that threads are certain to share."""
@@ -152,10 +148,11 @@ class Product:
             self.orient(col, row, values[::-1], True)
             if self.block.cycles * TURNED > straight.cycles:
                 self.orient(row, col, values)
-        elif self.may_have_few():
+        elif may_have_few(self):
             self.has_few = True
-            if size_of(row.extent) < size_of(col.extent):
-                self.orient(col, row, values[::-1], True)
+            is_turned = size_of(row.extent) < size_of(col.extent)
+            few = (col, row, values[::-1]) if is_turned else (row, col, values)
+            self.orient(*few, is_turned)
             if self.block.packs_left:
                 self.has_few = False
                 self.orient(row, col, values)
@@ -197,6 +194,8 @@ class Product:
         if self.groups.is_panels:
             steps = ceil(self.depth / (LINE * self.group))
             best = choose_panels((height, width, steps), self.lanes)
+            if self.has_few:
+                best = replace(best, rows=min(best.rows, LOW))
             panels = side_by_side(self, best)
             best = replace(best, columns=best.columns * panels, panels=panels)
             self.block = replace(best, packs_left=not self.left.in_rows(best.rows))
@@ -240,14 +239,6 @@ class Product:
         if not all(a.stride(self.col.name) == 1 for a in stores):
             return False
         return size_of(self.row.extent) >= self.lanes
-
-    def may_have_few(self) -> bool:
-        """Whether registers for matrices multiply few rows of one operand with those of the other
-        one, which might be read where they lie: as the second operand they would be packed."""
-        rows, cols = self.row.extent, self.col.extent
-        if not self.groups.is_panels or not isinstance(rows, int) or not isinstance(cols, int):
-            return False
-        return 1 < min(rows, cols) <= FEW_ROWS and 2 * min(rows, cols) <= max(rows, cols)
 
     @classmethod
     def of(cls, nest: ops.Nest, context: Context) -> Product | None:
