@@ -60,7 +60,6 @@ columns: two lines. With two panels of 64 bytes a core of a Xeon (Emerald Rapids
 of the time for 24 to 128 rows of bfloat16 times 1024 x 4096, 4096 x 1024 and 4096 x 4096, with four
 of 32 bytes 0.44 to 0.76 for bytes; with twice as many 1.0 to 1.3 of that."""
 
-
 FEW_ROWS = 128
 """Rows up to which they are the second operand of a product with one that runs along the depth."""
 

@@ -34,12 +34,12 @@ LONG = 20
 `tanh` have, a Zen 4 takes 0.95 to 1.0 of the time row by row, 16 threads of a Xeon (Emerald Rapids)
 0.9 to 1.0, a Zen 5 up to 1.03, and the first call of a product 24 to 28 ms rather than 36 to 56."""
 
-SQUARE = 16
-"""Sums along the sides of what is turned."""
-
 LONG_ROUNDED = 52
 """The same where values of fewer bits are computed, which are rounded at each step: of the 36 of
 `max(x @ y + b, 0)` in bfloat16 a Zen 4 takes 1.02 to 1.12 of the time row by row."""
+
+SQUARE = 16
+"""Sums along the sides of what is turned."""
 
 
 def product_of(ops: Sequence[Op]) -> int | None:
