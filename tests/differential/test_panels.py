@@ -186,6 +186,19 @@ def test_few_rows_go_panel_by_panel(rows: int, dtype: dt.DType) -> None:
     assert "panels of the second operand, which the second cache holds" in str(lowered.schedule)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "least"), [(dt.int8, 2), (dt.uint8, 2), (dt.bfloat16, 5)]
+)
+def test_few_rows_are_multiplied_with_what_is_packed_for_them(dtype: dt.DType, least: int) -> None:
+    """Of a second operand that a cache holds."""
+    for rows in (least - 1, least):
+        types = operands("nn", (rows, 96, 128), dtype)
+        graph = traced(lambda x, y: widened("nn", x, y), *types)
+        inputs = bytes_or_halves(np.random.default_rng(7), types)
+        lowered = check_levels(graph, inputs, machine=PANELS)
+        assert ("target.dot_panels" in str(lowered.target)) is (rows == least)
+
+
 @pytest.mark.parametrize(("width", "is_so"), [(330, False), (320, True)])
 def test_panels_that_are_turned_go_so_if_they_are_whole(width: int, is_so: bool) -> None:
     """Squares that have conditions are not turned in registers."""
