@@ -395,7 +395,12 @@ class Side:
             part = {at: (0, whole), deep: (full, depth - full)}
             found.append(self.copy_nest(target, part, False, True))
         if is_partial:
-            found.append(self.copy_nest(target, {at: (count - 1, 1)}, True, is_short))
+            part = {at: (count - 1, 1)}
+            in_groups = not is_short and self.has_groups and isinstance(self.axis.extent, int)
+            if in_groups:
+                # What the panel has besides is multiplied, too, and nobody reads those sums.
+                part[len(axes) - 2] = (0, self.axis.extent - (count - 1) * self.size)
+            found.append(self.copy_nest(target, part, not in_groups, is_short))
         return found
 
     def panel_nest(self, target: Value) -> ops.Nest:
@@ -409,6 +414,12 @@ class Side:
         """Whether panels may be packed several at a time; blocks pack in nests of the axes that
         products have."""
         return self.is_left and not self.product.line and not self.product.in_blocks
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether memory has groups of a second operand as they are packed."""
+        p = self.product
+        return not self.is_left and p.group > 1 and self.runs_along(p.op.axes[-1])
 
     def is_soon_copied(self) -> bool:
         """Whether conditions everywhere cost next to nothing: of a small operand that lies in
@@ -470,6 +481,12 @@ class Side:
         code.append(ops.Store(target, value, (), index, loc=p.op.loc))
         body = Block([], without_dead(code), ())
         if not guard:
+            if self.has_groups and made[-2].extent != self.size:
+                tile = (*[1] * (len(made) - 1), p.group)
+                return ops.Nest(
+                    tuple(made), (), tile, (*[0] * len(made),), 1, "groups one by one",
+                    body=body, loc=p.op.loc,
+                )  # fmt: skip
             if not self.is_left and p.group > 1 and (found := self.groups_nest(made, body)):
                 return found
             if self.packs_together and (found := self.rows_nest(made, body)):
@@ -550,7 +567,7 @@ class Side:
                 outer.append(outer.pop(at))
                 at = len(outer) - 1
             inner, tile, wide = (count, inside, place), (1, p.group, side), PANELS
-        elif self.runs_along(p.op.axes[-1]) and side >= SQUARE // 2:
+        elif self.has_groups and side >= SQUARE // 2:
             inner, tile, wide = (inside, count, place), (p.group, side // p.group, side), 1
         else:
             return None
