@@ -109,6 +109,7 @@ def test_few_rows_are_packed(rows: int, width: int, dtype: dt.DType) -> None:
         lowered = panelled(lambda x, y, form=form: widened(form, x, y), types)
         text = str(lowered.schedule)
         assert "registers for matrices, right operand packed" in text
+        assert ("groups one by one" in text) is (rows != 16)
         assert re.findall(r'label="pack".*body\(%\d+: buf<\w+\[(\d+), ', text) == [str(rows)]
         assert str(lowered.tile).count("tile.scratch") == (2 if shape[0] == rows else 1)
 
