@@ -22,7 +22,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from tessera.schedule.grains import even, programs_of
+from tessera.schedule.grains import FEW, even, programs_of
 from tessera.schedule.product_sides import LINE
 from tessera.schedule.sizes import size_of
 
@@ -68,10 +68,16 @@ LOW = 32
 of its own. With 64 of them 16 x 4096 x 4096 of bfloat16 take 1.0 to 1.18 of the time."""
 
 
-LEAST_ROWS = {1: 2, 2: 5}
-"""Rows from which packing for registers for matrices pays, by the bytes of an element: a core of a
-Xeon (Emerald Rapids) takes 0.3 of the time for 4 rows of bytes times 512 x 512, 0.55 for 7 of
-bfloat16, and 1.0 to 1.5 for 4 of those."""
+LEAST_BYTES, LEAST_ROWS = 2, 5
+"""Rows from which packing for registers for matrices pays, of bytes and of others: a core of a Xeon
+(Emerald Rapids) takes 0.3 of the time for 4 rows of bytes times 512 x 512, 0.55 for 7 of bfloat16,
+and 1.0 to 1.5 for 4 of those. 16 cores, which all share what one packs, take 1.4 to 1.9 of the time
+for 2 to 4 rows of bytes times 1024 x 1024."""
+
+
+def least_rows(p: Product) -> int:
+    """Rows from which a product's second operand is packed."""
+    return LEAST_BYTES if p.elements[0].itemsize == 1 and p.cores <= FEW else LEAST_ROWS
 
 
 def may_have_few(p: Product) -> bool:

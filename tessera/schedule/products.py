@@ -32,7 +32,7 @@ from tessera.schedule.machines import CachedCpu
 from tessera.schedule.narrow_products import groups_of, narrow
 from tessera.schedule.panel_by_panel import panel_cuts
 from tessera.schedule.panel_ops import ContractPanels
-from tessera.schedule.panel_rows import LEAST_ROWS, LOW, may_have_few, side_by_side
+from tessera.schedule.panel_rows import LOW, least_rows, may_have_few, side_by_side
 from tessera.schedule.product_parts import Part, Sums, cut, cuts_of_depth
 from tessera.schedule.product_programs import is_worth_sharing, program
 from tessera.schedule.product_sides import LINE, Side
@@ -284,7 +284,7 @@ class Product:
         is_read_far = right.bytes() > near and row_blocks >= self.reused
         # Few rows of each of several windows pay for packing what all of them are multiplied with.
         least = rows * right.products if right.packing_of_all() or is_read_far else rows
-        wanted = LEAST_ROWS[self.elements[0].itemsize] if self.groups.is_panels else LEAST_BLOCK
+        wanted = least_rows(self) if self.groups.is_panels else LEAST_BLOCK
         if not self.has_few and (least < wanted or cols < LEAST_BLOCK):
             return False
         last = self.op.axes[-1]

@@ -188,15 +188,18 @@ def test_few_rows_go_panel_by_panel(rows: int, dtype: dt.DType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "least"), [(dt.int8, 2), (dt.uint8, 2), (dt.bfloat16, 5)]
+    ("dtype", "cores", "least"),
+    [(dt.int8, 2, 2), (dt.uint8, 4, 2), (dt.int8, 16, 5), (dt.bfloat16, 2, 5)],
 )
-def test_few_rows_are_multiplied_with_what_is_packed_for_them(dtype: dt.DType, least: int) -> None:
-    """Of a second operand that a cache holds."""
+def test_few_rows_are_multiplied_with_what_is_packed_for_them(
+    dtype: dt.DType, cores: int, least: int
+) -> None:
+    """Of a second operand that a cache holds, and cores need not share."""
     for rows in (least - 1, least):
         types = operands("nn", (rows, 96, 128), dtype)
         graph = traced(lambda x, y: widened("nn", x, y), *types)
         inputs = bytes_or_halves(np.random.default_rng(7), types)
-        lowered = check_levels(graph, inputs, machine=PANELS)
+        lowered = check_levels(graph, inputs, machine=replace(PANELS, cores=cores))
         assert ("target.dot_panels" in str(lowered.target)) is (rows == least)
 
 
