@@ -395,11 +395,12 @@ class Side:
             part = {at: (0, whole), deep: (full, depth - full)}
             found.append(self.copy_nest(target, part, False, True))
         if is_partial:
-            part = {at: (count - 1, 1)}
-            in_groups = not is_short and self.has_groups and isinstance(self.axis.extent, int)
+            extent, part = self.axis.extent, {at: (count - 1, 1)}
+            in_groups = not is_short and self.has_groups
             if in_groups:
                 # What the panel has besides is multiplied, too, and nobody reads those sums.
-                part[len(axes) - 2] = (0, self.axis.extent - (count - 1) * self.size)
+                assert isinstance(extent, int)  # as panels are counted
+                part[len(axes) - 2] = (0, extent - (count - 1) * self.size)
             found.append(self.copy_nest(target, part, not in_groups, is_short))
         return found
 
