@@ -482,12 +482,6 @@ class Side:
         code.append(ops.Store(target, value, (), index, loc=p.op.loc))
         body = Block([], without_dead(code), ())
         if not guard:
-            if self.has_groups and made[-2].extent != self.size:
-                tile = (*[1] * (len(made) - 1), p.group)
-                return ops.Nest(
-                    tuple(made), (), tile, (*[0] * len(made),), 1, "groups one by one",
-                    body=body, loc=p.op.loc,
-                )  # fmt: skip
             if not self.is_left and p.group > 1 and (found := self.groups_nest(made, body)):
                 return found
             if self.packs_together and (found := self.rows_nest(made, body)):
@@ -548,8 +542,9 @@ class Side:
 
     def groups_nest(self, axes: Sequence[Axis], body: Block) -> ops.Nest | None:
         """The nest that packs whole panels of groups, where memory runs along the depth or the
-        columns; None where it does not. Along the depth squares are turned in registers. Else some
-        panels are packed together: the lines that are read have columns of several of them.
+        columns, or a part of one that memory has groups of; None where it does not. Along the depth
+        squares are turned in registers. Else some panels are packed together: the lines that are
+        read have columns of several of them.
 
         Args:
             axes: of the nest, in the order of the packed operand.
@@ -557,6 +552,12 @@ class Side:
         """
         p, at = self.product, len(self.batch)
         *outer, count, place, inside = axes
+        if place.extent != self.size:
+            tile = (*[1] * (len(axes) - 1), p.group)
+            return ops.Nest(
+                tuple(axes), (), tile, (*[0] * len(axes),), 1, "groups one by one",
+                body=body, loc=p.op.loc,
+            )  # fmt: skip
         side = gcd(SQUARE, p.line, self.size)
         if self.runs_along(self.axis):
             if p.machine.vector_bits >= WIDE and (not p.groups.is_panels or p.cores > FEW):

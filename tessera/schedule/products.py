@@ -152,7 +152,7 @@ class Product:
             self.has_few = True
             is_turned = size_of(row.extent) < size_of(col.extent)
             few = (col, row, values[::-1]) if is_turned else (row, col, values)
-            self.orient(*few, is_turned)
+            self.orient(*few)
             if self.block.packs_left:
                 self.has_few = False
                 self.orient(row, col, values)
