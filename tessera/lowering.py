@@ -56,6 +56,7 @@ from tessera.schedule.spec import COPIES, SCHEDULE
 from tessera.schedule.split import split, split_for_threads
 from tessera.schedule.state_layout import lay_out_states
 from tessera.schedule.streaming import stream_outputs
+from tessera.schedule.strips import hold_strips
 from tessera.schedule.types import Axis, BufType
 from tessera.schedule.vector_sort import in_single_vectors, split_sorts
 from tessera.schedule.windows import take_windows
@@ -143,7 +144,7 @@ def _tiled(graph: Func, machine: Machine | Gpu) -> tuple[Func, tuple[Decision, .
     chosen = in_single_vectors(share_awake(program, chosen, machine), machine)
     chosen = take_windows(chosen, machine)  # before it: what is not padded is no plane to hold
     chosen = hold_planes(chosen, machine)  # kernels have the tiles that they have by themselves
-    return fetch_ahead(chosen, machine), lowered.decisions
+    return fetch_ahead(hold_strips(chosen, machine), machine), lowered.decisions
 
 
 def within_budget(

@@ -6,7 +6,7 @@ random programs have the rest."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -18,10 +18,29 @@ def every_pair(*parameters: tuple[str, Iterable[Any]]) -> pytest.MarkDecorator:
     Args:
         *parameters: names, separated by commas, and what they are given.
     """
+    return _marked(parameters, covering)
+
+
+def each_with_one(*parameters: tuple[str, Iterable[Any]]) -> pytest.MarkDecorator:
+    """The same with fewer still: as many tests as the longest list has values. For parameters that
+    have little to do with each other, where a test takes seconds.
+
+    Args:
+        *parameters: names, separated by commas, and what they are given.
+    """
+    return _marked(
+        parameters, lambda counts: [tuple([k % n for n in counts]) for k in range(max(counts))]
+    )
+
+
+def _marked(
+    parameters: Sequence[tuple[str, Iterable[Any]]],
+    choose: Callable[[Sequence[int]], Iterable[Sequence[int]]],
+) -> pytest.MarkDecorator:
     lists = [list(values) for _, values in parameters]
     rows = [
         [values[k] for values, k in zip(lists, row, strict=True)]
-        for row in covering([len(values) for values in lists])
+        for row in choose([len(values) for values in lists])
     ]
     names = [[n.strip() for n in names.split(",")] for names, _ in parameters]
     flat: list[list[Any]] = []

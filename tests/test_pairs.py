@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.pairs import covering
+from tests.pairs import covering, each_with_one
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,8 @@ def test_every_two_meet(counts: Sequence[int]) -> None:
     # Fewer are not possible than of the two longest; half as many again is near enough.
     least = sorted(counts)[-1] * (sorted(counts)[-2] if len(counts) > 1 else 1)
     assert len(rows) <= 1.5 * least
+
+
+def test_each_value_is_there_once_or_more() -> None:
+    marker = each_with_one(("a, b", [(1, 2), (3, 4), (5, 6)]), ("c", "xy")).mark
+    assert marker.args == (["a", "b", "c"], [[1, 2, "x"], [3, 4, "y"], [5, 6, "x"]])

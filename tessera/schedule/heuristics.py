@@ -189,11 +189,15 @@ class Choice:
             self.cost *= math.prod(size_of(one.extent) for one in ordered)
             self.last = [one.name for one in ordered]
             return
-        # Vectors that do not fit the registers side by side go through memory; but conditions are
-        # tested for all of a tile's at once.
-        taken = lengths.registers(self.nest.body.ops, self.width // self.lanes)
-        if taken > self.machine.registers and not any(a.is_guarded for a in self.accesses):
-            self.width = min(self.width, 2 * self.lanes)
+        # A step of a polynomial waits for the one before: four vectors keep a core busy. Those that
+        # do not fit the registers side by side go through memory; but conditions are tested for all
+        # of a tile's at once.
+        if not any(a.is_guarded for a in self.accesses):
+            if not self.costly and self.machine.registers >= 32:
+                self.width = 4 * self.lanes
+            taken = lengths.registers(self.nest.body.ops, self.width // self.lanes)
+            if taken > self.machine.registers:
+                self.width = min(self.width, 2 * self.lanes)
         self.vectorise(axis, narrow.bordered_width(self, axis))
         self.reason = f"lanes along {axis.name}, {self.describe(axis)}"
         across = self.turned_axis(axis)

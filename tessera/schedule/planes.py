@@ -82,7 +82,7 @@ class Member:
     def memory(self) -> dict[Value, list[ops.Load | ops.Store]]:
         """What reads and writes each value of the program."""
         found: dict[Value, list[ops.Load | ops.Store]] = {}
-        values = dict(_bound(self.kernel))
+        values = dict(bound(self.kernel))
         for op in walk(self.nest.body):
             if isinstance(op, (ops.Load, ops.Store)):
                 found.setdefault(values[op.buf], []).append(op)
@@ -184,7 +184,7 @@ class _Planes(Rewriting):
         is_new = False
         while (found := Search(self.machine, self.member, code, outputs).run()) is not None:
             is_new, (group, at) = True, found
-            joined, again = _Joined(group, self.names).kernel()
+            joined, again = _Joined(group, self.names).kernel("planes")
             code[at] = joined
             code = [op for k, op in enumerate(code) if k == at or k not in group.members]
             code, outputs = renamed(code, outputs, again)
@@ -347,28 +347,42 @@ class SameAxes:
         return list(found.values())
 
 
-class _Joined:
-    """A group in the making.
+class Joined(ABC):
+    """A kernel in the making, that runs the nests of others at each point of some axes.
 
     Attributes:
-        axes: of the planes.
-        points: how many planes there are.
+        members: the kernels, by their places in the program.
+        local: what nobody else reads, which parts have memory for.
+        axes: what points are of.
+        points: how many there are.
         parts: by how many parts.
         part: the axis of these.
         own: the arguments of the kernel, by what they are in the program.
     """
 
-    def __init__(self, group: Group, names: Names) -> None:
-        self.group = group
-        self.axes = [Axis(names.fresh("b"), extent) for extent, _ in group.planes]
-        self.points = prod([extent for extent, _ in group.planes])
-        self.parts = min(self.points, PARTS)
+    def __init__(
+        self,
+        members: Mapping[int, Member],
+        local: Sequence[Value],
+        extents: Sequence[int],
+        parts: int,
+        names: Names,
+    ) -> None:
+        self.members = members
+        self.local = local
+        self.axes = [Axis(names.fresh("b"), extent) for extent in extents]
+        self.points = prod(extents)
+        self.parts = min(self.points, parts)
         self.part = Axis(names.fresh("q"), self.parts)
         self.own: dict[Value, Value] = {}
 
-    def kernel(self) -> tuple[ops.Kernel, dict[Value, Value]]:
-        """The kernel, and its results for those of the members."""
-        members, local = list(self.group.members.values()), self.group.local
+    def kernel(self, what: str) -> tuple[ops.Kernel, dict[Value, Value]]:
+        """The kernel, and its results for those of the members.
+
+        Args:
+            what: what points are, for the reason.
+        """
+        members, local = list(self.members.values()), self.local
         made = [v for one in members for v in one.kernel.results]
         inputs = [v for v in dict.fromkeys(v for m in members for v in m.kernel.inputs)]
         inputs = [v for v in inputs if v not in made]
@@ -377,10 +391,10 @@ class _Joined:
             self.own[value] = Value(value.type, value.name)
         for value in local:
             self.own[value] = Value(self.temporary(value), value.name)
-        nests = [self.nest(k) for k in self.group.members]
+        nests = [self.nest(k) for k in self.members]
         work = sum([work_of(nest) for nest in nests]) * self.points / self.parts
         each = Each(
-            tuple(self.axes), 0, self.part, f"{self.points} planes, which stay in the cache",
+            tuple(self.axes), 0, self.part, f"{self.points} {what}, which stay in the cache",
             grain_of(self.parts, work), body=Block((), nests, ()), loc=members[-1].kernel.loc,
         )  # fmt: skip
         body = Block([self.own[v] for v in (*inputs, *results, *local)], [each], ())
@@ -393,43 +407,77 @@ class _Joined:
         )  # fmt: skip
         return kernel, dict(zip(results, kernel.results, strict=False))
 
-    def temporary(self, value: Value) -> BufType:
-        """Memory of the parts for an array's planes."""
-        assert isinstance(value.type, BufType)
-        gone = _gone(value, self.group.planes)
-        shape = [n for k, n in enumerate(value.type.shape) if k not in gone]
-        # Rows that begin a line of the cache, where that is not much more memory, and where nobody
-        # goes over several rows as one.
-        lanes = LINE // value.type.dtype.itemsize
+    def rows(self, value: Value, shape: Sequence[Dim]) -> BufType:
+        """Memory of the parts for what a point has of an array: in rows that begin a line of the
+        cache, where that is not much more memory, and where nobody goes over several as one."""
+        shape = list(shape)
+        lanes = LINE // buffer_type(value).dtype.itemsize
         last = shape[-1] if shape else 0
-        reads = [op.index[-1] for one in self.group.members.values() for op in one.accesses(value)]
+        reads = [op.index[-1] for one in self.members.values() for op in one.accesses(value)]
         is_one = any(True for e in reads for _ in digits(e))
         if isinstance(last, int) and last >= lanes and lanes > 1 and not is_one:
             shape[-1] = -(-last // lanes) * lanes
-        return BufType((self.parts, *shape), value.type.dtype)
+        return BufType((self.parts, *shape), buffer_type(value).dtype)
+
+    def copied(self, k: int, copy: Copy, axes: Mapping[str, Axis | None]) -> ops.Nest:
+        """A member's nest at one point.
+
+        Args:
+            k: the member.
+            copy: makes the code.
+            axes: what becomes of axes that do not stay what they are; None: they are gone.
+        """
+        nest = self.members[k].nest
+        new = {axis: axes.get(axis.name, axis) for axis in nest.axes}
+        kept = [(axis, n) for n, axis in enumerate(new.values()) if axis is not None]
+        found = nest.rebuild(
+            (), [copy.block(nest.body)],
+            axes=tuple([axis for axis, _ in kept]),
+            tile=tuple([nest.tile[n] for _, n in kept]) if nest.tile else (),
+            chunk=(), grain=0,
+        )  # fmt: skip
+        assert isinstance(found, ops.Nest)
+        return found
+
+    def env(self, k: int) -> dict[Value, Value]:
+        """The arguments of the kernel for those of a member."""
+        return {arg: self.own[v] for arg, v in bound(self.members[k].kernel)}
+
+    @abstractmethod
+    def temporary(self, value: Value) -> BufType:
+        """Memory of the parts for an array."""
+
+    @abstractmethod
+    def nest(self, k: int) -> ops.Nest:
+        """A member's nest at one point."""
+
+
+class _Joined(Joined):
+    """A group in the making."""
+
+    def __init__(self, group: Group, names: Names) -> None:
+        extents = [n for n, _ in group.planes]
+        super().__init__(group.members, group.local, extents, PARTS, names)
+        self.planes = group.planes
+
+    def temporary(self, value: Value) -> BufType:
+        """Memory of the parts for an array's planes."""
+        gone = _gone(value, self.planes)
+        shape = buffer_type(value).shape
+        return self.rows(value, [n for k, n in enumerate(shape) if k not in gone])
 
     def nest(self, k: int) -> ops.Nest:
         """A member's nest for one plane."""
-        one, group = self.group.members[k], self.group
-        pairs = zip(group.planes, self.axes, strict=True)
+        pairs = zip(self.planes, self.axes, strict=True)
         names = {str(nodes[k]): axis.name for (_, nodes), axis in pairs}
-        bound = dict(_bound(one.kernel))
+        kernel = self.members[k].kernel
         copy = _InPlane(
             {name: sym(new) for name, new in names.items()},
-            env={arg: self.own[v] for arg, v in bound.items()},
+            env=self.env(k),
             part=sym(self.part.name),
-            gone={arg: _gone(v, group.planes) for arg, v in bound.items() if v in group.local},
+            gone={arg: _gone(v, self.planes) for arg, v in bound(kernel) if v in self.local},
         )
-        nest = one.nest
-        kept = [n for n, axis in enumerate(nest.axes) if axis.name not in names]
-        new = nest.rebuild(
-            (), [copy.block(nest.body)],
-            axes=tuple([nest.axes[n] for n in kept]),
-            tile=tuple([nest.tile[n] for n in kept]) if nest.tile else (),
-            chunk=(), grain=0,
-        )  # fmt: skip
-        assert isinstance(new, ops.Nest)
-        return new
+        return self.copied(k, copy, dict.fromkeys(names))
 
 
 @dataclass
@@ -463,7 +511,7 @@ def _is_window(e: Dim) -> bool:
     return not isinstance(e, (int, Sym)) and len(symbols(e)) == 2
 
 
-def _bound(kernel: ops.Kernel) -> Iterator[tuple[Value, Value]]:
+def bound(kernel: ops.Kernel) -> Iterator[tuple[Value, Value]]:
     """The arguments of a kernel's body, and the values of the program that they are."""
     return zip(kernel.body.args, (*kernel.inputs, *kernel.results), strict=True)
 

@@ -23,7 +23,7 @@ from tessera.schedule.part_ops import ContractFrom
 from tessera.target.machine import Machine, machine, supported_levels
 from tessera.target.ops import DotGroups, Load
 from tests.differential.levels import check_donated, check_levels, with_pairs
-from tests.pairs import every_pair
+from tests.pairs import each_with_one, every_pair
 from tests.schedule.lowering import nests_of, traced, typed
 
 FORMS = ["nn", "nt", "tn", "tt"]
@@ -245,8 +245,9 @@ def test_the_end_of_the_depth_reads_no_zeros(depth: int, level: str) -> None:
     assert last.axes[-1].extent == depth % 16
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("shape", [(128, 37, 85), (100, 37, 33), (90, 45, 70), (33, 67, 24)])
+@each_with_one(
+    ("level", LEVELS), ("shape", [(128, 37, 85), (100, 37, 33), (90, 45, 70), (33, 67, 24)])
+)
 def test_turned_blocks_are_stored_in_squares_at_their_ends(
     shape: tuple[int, int, int], level: str
 ) -> None:
@@ -293,11 +294,7 @@ def check_parts(fn: Any, types: list[Any], level: str = "x86-64-v3", l2: int = 4
         np.testing.assert_array_equal(a, b)
 
 
-@every_pair(
-    ("level", LEVELS),
-    ("dtype", [dt.float32, dt.float64]),
-    ("form", FORMS),
-)
+@each_with_one(("level", LEVELS), ("dtype", [dt.float32, dt.float64]), ("form", FORMS))
 def test_parts_of_the_depth(form: str, dtype: dt.DType, level: str) -> None:
     """Sums wait in the memory of the result; lines of zeros fill the last part."""
 
@@ -371,11 +368,13 @@ def test_panels_are_packed_one_by_one(form: str, rest: int, dtype: dt.DType) -> 
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize(
-    ("form", "shape"),
-    [("nn", (13, 172, 70)), ("nt", (9, 162, 70)), ("tn", (11, 128, 92)), ("tt", (13, 130, 64))],
+@each_with_one(
+    (
+        "form, shape",
+        [("nn", (13, 172, 70)), ("nt", (9, 162, 70)), ("tn", (11, 128, 92)), ("tt", (13, 130, 64))],
+    ),
+    ("name", NARROW),
 )
-@pytest.mark.parametrize("name", NARROW)
 def test_panels_of_groups_are_packed_one_by_one(
     name: str, form: str, shape: tuple[int, int, int]
 ) -> None:
@@ -416,8 +415,7 @@ def test_panels_of_rows_that_lie_across_are_packed_together(
     assert ("panels together" in str(lowered.schedule)) == (rows >= 48)
 
 
-@pytest.mark.parametrize("depth", [48, 34])
-@pytest.mark.parametrize("form", FORMS)
+@each_with_one(("depth", [48, 34]), ("form", FORMS))
 def test_parts_of_the_depth_with_an_epilogue(form: str, depth: int) -> None:
     def fn(x: Any, y: Any, bias: Any, rest: Any) -> Any:
         z = product(form, e.neg(x), e.cos(y))
@@ -456,8 +454,9 @@ def test_sums_wait_in_memory_of_their_own(dtype: dt.DType) -> None:
     assert not is_cut(Lowered(large, small("x86-64-v3")))
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize(("shape", "l2"), [((4, 9, 8), 4096), ((3, 12), 3072), ((2, 16), 3072)])
+@each_with_one(
+    ("shape, l2", [((4, 9, 8), 4096), ((3, 12), 3072), ((2, 16), 3072)]), ("level", LEVELS)
+)
 def test_parts_of_several_axes(shape: tuple[int, ...], l2: int, level: str) -> None:
     """Axes are cut from the first one on; a result that runs along other axes is stored once."""
     along = tuple(range(1, len(shape) + 1))
@@ -490,8 +489,7 @@ def test_a_turned_result_runs_along_its_vectors() -> None:
     run(fn, operands("nn", (19, 21, 18), dt.float32))
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.int32])
+@each_with_one(("dtype", [dt.float32, dt.float64, dt.int32]), ("level", LEVELS))
 def test_rows_along_memory_stay_where_they_are(dtype: dt.DType, level: str) -> None:
     # Blocks have the rows that lie side by side, though the others are more.
     def fn(x: Any, y: Any) -> Any:

@@ -15,6 +15,7 @@ from tessera.ir.order import Order, Tree, fixed_in_blocks, fixed_product, fixed_
 from tessera.schedule import split_products
 from tests.fake_gpu import fake_gpu
 from tests.numerics.test_determinism import Array, bits, fused, in_order, random_array
+from tests.pairs import each_with_one
 
 pytestmark = pytest.mark.unchecked
 
@@ -130,8 +131,10 @@ def test_classes_of_products(monkeypatch: pytest.MonkeyPatch, depth: int, part: 
     assert fixed_product(2 * depth, 16) == Order(Tree.BLOCKS, 2 * part, 16)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-@pytest.mark.parametrize(("depth", "turned"), [(320, False), (256, True), (200, False)])
+@each_with_one(
+    ("dtype", ["float32", "bfloat16", "float64"]),
+    ("depth, turned", [(320, False), (256, True), (200, False)]),
+)
 def test_parts_of_products_side_by_side_or_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch, dtype: str, depth: int, turned: bool
 ) -> None:

@@ -86,9 +86,12 @@ def derivatives(f: Callable[..., Any]) -> tuple[Any, Any, Any]:
 EXPECTED: dict[str, Any] = {}
 
 
-@pytest.mark.parametrize("names", list(itertools.permutations(WRAPPERS, 2)), ids="-".join)
+TWO = list(itertools.permutations(WRAPPERS, 2))
+
+
+@pytest.mark.parametrize("names", TWO, ids="-".join)
 def test_two_transforms_around(names: tuple[str, str]) -> None:
-    for f in POOL:
+    for f in POOL[TWO.index(names) % 2 :: 2]:
         if f.__name__ not in EXPECTED:
             EXPECTED[f.__name__] = derivatives(f)
         wrapped = WRAPPERS[names[0]](WRAPPERS[names[1]](f))

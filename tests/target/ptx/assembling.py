@@ -29,7 +29,7 @@ def assemble(text: str, target: str) -> str:
     """
     ptxas = find_ptxas()
     assert ptxas is not None
-    command = [ptxas, f"-arch={target}", "-v", "-O1", "-o", "/dev/null", "-"]
+    command = [ptxas, f"-arch={target}", "-v", "-O0", "-o", "/dev/null", "-"]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     log = done.stdout + done.stderr
     if done.returncode:
