@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FAMILIES = (
     *("products", "elementwise", "rows", "attention", "training", "recurrent", "indexing"),
-    *("science", "matrices", "inference", "costs"),
+    *("science", "images", "matrices", "inference", "costs"),
 )
 
 

@@ -53,7 +53,7 @@ SHARE = 2
 NEAR = 16
 """What is left in that part of it comes back fast."""
 
-OVERLAP = 4
+OVERLAP = 2
 """Rows of a strip for each that is computed twice."""
 
 LITTLE = 16

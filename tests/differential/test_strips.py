@@ -119,7 +119,7 @@ def test_windows_in_sums_read_neighbours_too() -> None:
         y = ts.reduce_window(padded(ts.exp(x), 2), -ts.inf, ts.maximum, (5, 5))
         return -ts.reduce_window(padded(-y, 2), -ts.inf, ts.maximum, (5, 5))
 
-    check(fn, ((120, 28),), joined=2, l2=1 << 13)
+    check(fn, ((120, 28),), l2=1 << 13)
 
 
 def test_merged_axes_are_split_where_rows_begin_lines() -> None:
@@ -196,3 +196,55 @@ def test_accesses_are_checked() -> None:
     with ts.config.update(debug_bounds=True):
         found = np.asarray(ts.jit(lambda x: box(box(x)))(x))
     assert found.tobytes() == expected.tobytes()
+
+
+def pipeline(seed: int) -> Any:
+    """A few filters of an image, in a row and beside each other."""
+    rng = np.random.default_rng(seed)
+    steps = [(str(rng.choice(STEPS)), *map(int, rng.integers(0, 3, 3))) for _ in range(4)]
+
+    def fn(x: Any) -> Any:
+        y, before = x, x
+        for name, a, b, c in steps:
+            y, before = step(name, y, before, a, b, c), y
+        return (y, before + 1.0) if steps[0][1] == 0 else y
+
+    return fn
+
+
+STEPS = ("padded", "cropped", "edges", "box", "windows", "columns", "both", "cosine", "shifted")
+
+
+def step(name: str, x: Any, other: Any, a: int, b: int, c: int) -> Any:
+    if name == "padded":
+        return ts.pad(x, ((a, b), (c, a)), constant_values=float(c))
+    if name == "cropped":
+        return x[a : x.shape[0] - b, c:] * 2.0
+    if name == "edges":
+        return edges(x) if a else x[1:] - x[:-1]
+    if name == "box":
+        return box(x) if a else ts.where(x > 0, box(x), x)
+    if name == "windows":
+        return ts.reduce_window(x, -ts.inf, ts.maximum, (a + 1, b + 1))
+    if name == "columns":
+        return x - ts.mean(x, axis=1, keepdims=True) if a else x - ts.max(x, axis=0)
+    if name == "both":
+        rows, columns = [min(*pair) for pair in zip(x.shape, other.shape, strict=True)]
+        return x[:rows, :columns] + other[:rows, :columns]
+    if name == "cosine":
+        return ts.cos(x) + x[::-1] if a else ts.cos(x)
+    return ts.roll(x, (a, b), axis=(0, 1)) + x
+
+
+@pytest.mark.parametrize("first", range(0, 60, 15))
+def test_random_pipelines(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strips, "LEAST", 1)
+    joined = 0
+    for seed in range(first, first + 15):
+        fn, shape = pipeline(seed), ((60 + seed % 7, 17 + seed % 5),)
+        level = LEVELS[seed % len(LEVELS)]
+        target = replace(machine(level), l2=(1024, 2048, 4096)[seed % 3], cores=2)
+        graph, inputs = graph_of(fn, shape), values(shape)
+        lowered = check_levels(graph, inputs, machine=target)
+        joined += len([e for e in all_ops(lowered.schedule, Each) if "strips" in e.reason])
+    assert joined
