@@ -11,10 +11,18 @@ from tessera.dtypes import Kind
 from tessera.graph.ops.base import Family, GraphOp, Rearrange
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.elementwise import Bitcast, Cast, Elementwise
-from tessera.graph.ops.rearrange import Broadcast, Concatenate, Reshape, Reverse, Slice, Transpose
+from tessera.graph.ops.rearrange import (
+    Broadcast,
+    Concatenate,
+    Pad,
+    Reshape,
+    Reverse,
+    Slice,
+    Transpose,
+)
 from tessera.graph.ops.windows import Windows
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import Dim, evaluate
+from tessera.ir.intexpr import Dim, evaluate, symbols
 from tessera.ir.types import TensorType
 
 LIMITED = 5
@@ -113,6 +121,22 @@ def are_windows(value: Value) -> bool:
         if product != size:
             return False
     return all([size == 1 for size in after])
+
+
+def read_along_memory(value: Value, places: Iterable[Sequence[Dim]]) -> str:
+    """How a contraction reads an operand that is stored before it, if it reads it several times;
+    empty where it had better not be stored.
+
+    Args:
+        value: the operand.
+        places: the indices of what is read of it.
+    """
+    if isinstance(value.op, Pad):
+        return "without its conditions"
+    if not isinstance(value.op, Transpose) or value.op.perm[-1] == len(value.op.perm) - 1:
+        return ""
+    # Each place of a window would turn its own copy.
+    return "in windows" if all([len(symbols(index[-1])) > 1 for index in places]) else ""
 
 
 def _conversion(op: Cast | Bitcast) -> int:

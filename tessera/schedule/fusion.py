@@ -21,7 +21,7 @@ from tessera.graph.ops.dynamic_slice import DynamicUpdateSlice
 from tessera.graph.ops.elementwise import Elementwise
 from tessera.graph.ops.gather import Combine, IndexMode, Scatter
 from tessera.graph.ops.generate import Constant, RandomBits
-from tessera.graph.ops.rearrange import Broadcast, Concatenate, Pad, Reshape, Transpose
+from tessera.graph.ops.rearrange import Broadcast, Concatenate, Reshape, Transpose
 from tessera.graph.ops.reduce import ArgMax, ArgMin, Reduce
 from tessera.graph.ops.windows import Windows
 from tessera.ir.core import Block, Value
@@ -48,6 +48,7 @@ from tessera.schedule.cost import (
     is_stored,
     is_widened,
     points,
+    read_along_memory,
     repeats_nothing,
     tensor,
     wants_rows,
@@ -278,10 +279,10 @@ class Fusion:
         if reads > 1 and is_much and any([is_picked(key) for _, key in uses]):
             return f"single elements of {reads} arrays would be picked for each of it"
         again = total / size - 1
-        if isinstance(value.op, Pad) and again >= PADDED_AGAIN and strategy.computes_operands:
-            regions = {key.region for _, key in uses}
-            if all([region is not None and region.contracts for region in regions]):
-                return f"a contraction reads it {total / size:.3g} times, without its conditions"
+        if again >= PADDED_AGAIN and strategy.computes_operands:
+            how = read_along_memory(value, [key.index for _, key in uses])
+            if how and all([key.region and key.region.contracts for _, key in uses]):
+                return f"a contraction reads it {total / size:.3g} times, {how}"
         extra = cost * again
         is_large = size * tensor(value).dtype.itemsize > LARGE_BYTES
         copies = len({id(nest) for nest, _ in uses})

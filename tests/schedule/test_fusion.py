@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tessera as ts
 from tessera import dtypes as dt
 from tessera.graph.ops import elementwise as e
 from tessera.graph.ops import reduce as red
@@ -21,7 +22,9 @@ from tessera.ir.intexpr import sym
 from tessera.ir.walk import walk
 from tessera.schedule import ops
 from tessera.schedule.from_graph import from_graph, lower
+from tessera.target.machine import machine
 from tests.counting import calls
+from tests.differential.levels import check_levels, graph_of, values
 from tests.schedule.lowering import all_ops, check, counts, labels, lowered, nests_of, traced, typed
 
 S = sym("S")
@@ -573,3 +576,16 @@ def test_what_is_turned_before_a_scatter_is_stored_as_it_lies() -> None:
     (load,) = [op for op in first.body.ops if isinstance(op, ops.Load)]
     (store,) = [op for op in first.body.ops if isinstance(op, ops.Store)]
     assert load.index == store.index
+
+
+@pytest.mark.parametrize(("perm", "stored"), [((0, 3, 1, 2), True), ((1, 0, 2, 3), False)])
+def test_an_operand_that_lies_turned_is_turned_once(perm: tuple[int, ...], stored: bool) -> None:
+    """Each place of a window would turn it again; what keeps its rows is read where it is."""
+
+    def fn(x: Any, w: Any) -> Any:
+        return ts.conv_general(ts.permute_dims(x, perm), w, (1, 1), ((0, 0), (0, 0)))
+
+    shapes = ((2, 9, 12, 8) if stored else (8, 2, 9, 12), (16, 8, 3, 3))
+    decisions = lower(graph_of(fn, shapes)).decisions
+    assert any(d.reason.endswith("times, in windows") for d in decisions) == stored
+    check_levels(graph_of(fn, shapes), values(shapes), machine=machine("x86-64-v3"))
