@@ -28,6 +28,7 @@ CASES: dict[str, Any] = {
     "pointwise": ((2, 5, 4, 9), (9, 5, 1, 1), (1, 1), "VALID", {}),
     "pointwise, strided": ((1, 5, 5, 19), (8, 5, 1, 1), (1, 2), "VALID", {}),
     "grouped": ((1, 4, 4, 9), (16, 2, 2, 3), (1, 1), "VALID", {"feature_group_count": 2}),
+    "put apart": ((1, 3, 3, 5), (4, 3, 4, 3), (1, 1), ((2, 2), (1, 2)), {"lhs_dilation": (2, 2)}),
     "depthwise": ((1, 3, 4, 9), (3, 1, 3, 3), (1, 1), "SAME", {"feature_group_count": 3}),
     "depthwise, side by side": (
         *((2, 8, 5, 19), (8, 1, 3, 2), (1, 1), "SAME"),

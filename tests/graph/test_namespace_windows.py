@@ -26,6 +26,10 @@ CONVOLUTIONS: list[Any] = [
     ((2, 3, 6), (3, 1, 3), (1,), "SAME", (1,), (1,), 3, 1),
     ((1, 2, 3, 4, 3), (2, 2, 2, 1, 3), (1, 2, 1), [(0, 0), (1, 0), (2, 2)], (1, 1, 3), (2, 1, 1),
      1, 1),
+    ((2, 3, 4, 3), (2, 3, 4, 3), (1, 1), [(2, 2), (1, 2)], (2, 2), (1, 1), 1, 1),
+    ((2, 4, 3, 5), (6, 2, 2, 3), (1, 2), [(3, -1), (1, 0)], (3, 1), (1, 2), 2, 1),
+    ((4, 2, 5), (6, 2, 5), (1,), [(4, 0)], (4,), (1,), 1, 2),
+    ((2, 3, 6), (3, 1, 1), (1,), [(1, 1)], (2,), (1,), 3, 1),
     ((3, 2), (4, 2), (), [], (), (), 1, 1),
     ((2, 0, 5), (3, 0, 2), (1,), [(0, 0)], (1,), (1,), 1, 1),
     ((2, 1, 2), (3, 1, 4), (1,), [(0, 0)], (1,), (1,), 1, 1),
@@ -47,6 +51,37 @@ def test_conv_general(case: Any, dtype: str) -> None:
     )
     # Sums of products of eighths are exact but for the rounding of the result.
     same(found, wanted.astype(x.dtype), rtol=1e-2 if dtype == "bfloat16" else 1e-6)
+
+
+def apart(x: Any, w: Any) -> Any:
+    return ts.conv_general(x, w, (1, 1), ((2, 2), (1, 1)), lhs_dilation=(2, 2))
+
+
+def test_elements_that_are_put_apart_are_multiplied_in_phases() -> None:
+    """No product has a zero that was put between elements, so that infinity times it is no NaN."""
+    x, w = np.ones((1, 1, 3, 3)), np.ones((1, 1, 4, 3))
+    w[0, 0, 1, 1] = np.inf
+    found = np.asarray(ts.jit(apart)(x, w))
+    assert not np.isnan(found).any()
+    assert np.isinf(found).sum() == 9
+    text = ts.jit(apart).lower(x, w).stage("graph")
+    assert "interior" not in text
+    assert text.count("graph.dot_general") == 4
+
+
+@pytest.mark.parametrize("wrt", [0, 1])
+def test_their_derivatives(wrt: int) -> None:
+    x, w = sample("float64", (2, 3, 4, 3)), sample("float64", (2, 3, 4, 3), 1)
+    u = sample("float64", (x, w)[wrt].shape, 2)
+
+    def loss(x: Any, w: Any) -> Any:
+        return ts.sum(ts.sin(apart(x, w)))
+
+    found = np.sum(np.asarray(ts.jit(ts.grad(loss, wrt))(x, w)) * u)
+    h = 1e-6
+    moved = [[(x + s * h * u, w), (x, w + s * h * u)][wrt] for s in (1, -1)]
+    wanted = (float(loss(*moved[0])) - float(loss(*moved[1]))) / (2 * h)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

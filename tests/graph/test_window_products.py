@@ -137,3 +137,22 @@ def test_compiled_gradients_agree_with_the_definition() -> None:
     run, step = ts.jit(loss), 1e-6
     change = float(run(x + step * dx, w + step * dw)) - float(run(x - step * dx, w - step * dw))
     np.testing.assert_allclose(np.sum(gx * dx) + np.sum(gw * dw), change / (2 * step), rtol=1e-6)
+
+
+def test_in_a_loop() -> None:
+    def fn(x: Any, w: Any) -> Any:
+        def step(x: Any, _: Any) -> tuple[Any, None]:
+            y = ts.conv_general(x, w, (2, 2), ((1, 1), (1, 1)))
+            return ts.conv_general(y, w, (1, 1), ((1, 2), (1, 2)), lhs_dilation=(2, 2)), None
+
+        return ts.scan(step, x, None, length=3)[0]
+
+    rng = np.random.default_rng(1)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((1, 3, 6, 6), (3, 3, 3, 3)))
+    for f in (fn, lambda x, w: ts.grad(lambda x, w: ts.sum(fn(x, w) ** 2), (0, 1))(x, w)):
+        program = ts.make_graph(f)(x, w)
+        found = after(program, with_it=True)
+        assert "interior=" in str(after(program, with_it=False))
+        assert "interior=" not in str(found)
+        for a, b in zip(interp.run(found, [x, w]), interp.run(program, [x, w]), strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-4)

@@ -13,6 +13,7 @@ from tessera.dtypes import DType, DTypeLike
 from tessera.errors import DTypeError, OptionError, ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.calls import fused_for_sizes
+from tessera.graph.namespace.apart import are_apart, sums_apart
 from tessera.graph.namespace.arguments import (
     ArrayLike,
     as_array,
@@ -171,8 +172,12 @@ def conv_general(
         for axis, dim in zip(numbers.out_spec, (*places, *counts), strict=True):
             shape[axis] = dim
         return filled(tuple(shape), 0, wide or x.dtype, x)
-    patches = moved(padded(x, axes, moves, 0), axes, moves)
-    found = _products(patches, w, numbers, groups, batches > 1, wide)
+    if are_apart(moves, dims):
+        spec, window = numbers.lhs_spec, numbers.rhs_spec
+        found = sums_apart(x, w, spec, window, moves, groups, batches > 1, wide)
+    else:
+        patches = moved(padded(x, axes, moves, 0), axes, moves)
+        found = _products(patches, w, numbers, groups, batches > 1, wide)
     # Its dims are those of the operand in their order, and then the features.
     kept = sorted([numbers.lhs_spec[0], *axes])
     perm = [0] * x.ndim

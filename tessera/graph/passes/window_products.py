@@ -16,6 +16,7 @@ zeros between the elements of the operand: then there is a product for each of i
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,33 +54,42 @@ class WindowProducts(Pass):
     ensures = GRAPH
 
     def run(self, func: Func) -> Func:
-        """One sweep over the ops outside of regions."""
-        block = func.body
-        if not any(isinstance(op, Windows) for op in block.ops):
-            return func
+        """One sweep over all ops, those of regions too."""
+        body = _swept(func.body)
+        # Phases of one sum move the same operands.
+        return func if body is func.body else CommonSubexpressions().run(func.with_body(body))
+
+
+def _swept(block: Block) -> Block:
+    """The block with the rule applied; the same one where it does not hold."""
+    regions = {op: [_swept(region) for region in op.regions] for op in block.ops if op.regions}
+    regions = {op: new for op, new in regions.items() if any(map(operator.is_not, op.regions, new))}
+    found: dict[Op, tuple[Sum, Product, list[Op]]] = {}
+    if any(isinstance(op, Windows) for op in block.ops):
         uses = Counter(block.outputs)
         for op in block.ops:
             uses.update(op.operands)
-        found: dict[Op, tuple[Sum, Product, list[Op]]] = {}
         for op in block.ops:
             match = _match(op, uses)
             if match is not None:
                 # The last op of a chain stands for it: a slice of the sum comes after the sum.
                 found.pop(match[0], None)
                 found[op] = match
-        if not found:
-            return func
-        # Phases of one sum move the same operands.
-        return CommonSubexpressions().run(func.with_body(_rewritten(block, found)))
+    return _rewritten(block, found, regions) if found or regions else block
 
 
-def _rewritten(block: Block, found: dict[Op, tuple[Sum, Product, list[Op]]]) -> Block:
+def _rewritten(
+    block: Block,
+    found: dict[Op, tuple[Sum, Product, list[Op]]],
+    regions: dict[Op, list[Block]],
+) -> Block:
     env: dict[Value, Value] = {}
     code: list[Op] = []
     for op in block.ops:
         operands = [env.get(v, v) for v in op.operands]
         same = all(a is b for a, b in zip(operands, op.operands, strict=True))
-        fresh = op if same else op.rebuild(operands, op.regions)
+        inner = regions.get(op, op.regions)
+        fresh = op if same and inner is op.regions else op.rebuild(operands, inner)
         if op in found:
             total, dot, moves = found[op]
             made = _found(total, dot, moves, op if isinstance(op, Slice) else None, env)
