@@ -285,16 +285,24 @@ def svd(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
             vh[...] = np.eye(*vh.shape[-2:])
         return
     finite = _is_finite(x)
-    # The transpose is conj(V) S U^T, whose factors are in row-major order V^H and U.
-    factors = _cleared(np.array(x, order="C", copy=True), finite)
+    # The transpose is conj(V) S U^T, whose factors are in row-major order V^H and U. But LAPACK
+    # takes half as long again for wide matrices as for tall ones, or twice as long.
+    is_tall = m > n
+    factors = _cleared(_turned(x) if is_tall else np.array(x, order="C", copy=True), finite)
+    turned: list[Array] = []
     if u is None or vh is None:
         wants, left, right = b"N", np.empty(1, x.dtype), np.empty(1, x.dtype)
         places: list[Arg] = [(left, 0), 1, (right, 0), 1]
     else:
         wants = b"A" if u.shape[-1] == m and vh.shape[-2] == n else b"S"
-        places = [vh, n, u, u.shape[-1]]
+        if is_tall:
+            turned = [np.empty_like(v.swapaxes(-1, -2), order="C") for v in (u, vh)]
+            places = [turned[0], m, turned[1], vh.shape[-2]]
+        else:
+            places = [vh, n, u, u.shape[-1]]
     counts = integers("gesdd", x.dtype, 8 * k)
-    args: list[Arg] = [wants, n, m, factors, n, s, *places, b"", 0]
+    sides = (m, n) if is_tall else (n, m)
+    args: list[Arg] = [wants, *sides, factors, sides[0], s, *places, b"", 0]
     if x.dtype.kind == "c":
         larger = max(m, n)
         size = max(5 * k * k + 5 * k, 2 * larger * k + 2 * k * k + k)
@@ -302,6 +310,9 @@ def svd(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
     args.append((counts, 0))
     args[10:12] = [(work := scratch("gesdd", x.dtype, 10, *args), 0), work.size]
     info = call("gesdd", x.dtype, count, *args)
+    for found, v in zip(turned, (u, vh), strict=False):
+        if v is not None:
+            v[...] = found.swapaxes(-1, -2)
     _blank(info, finite, *outputs)
 
 
