@@ -347,6 +347,19 @@ def test_short_rows_at_computed_places_are_read_whole(columns: int, lanes: int) 
     assert "whose rows are read at computed places" in nest.reason
 
 
+@pytest.mark.parametrize(("columns", "whole"), [(3, False), (4, False), (16, True)])
+def test_rows_whose_places_take_long_to_compute_are_gathered(columns: int, whole: bool) -> None:
+    """Vectors have a place for each lane; one row after the other, each step is one of a number."""
+
+    def fn(x: Any, at: Any) -> Any:
+        for _ in range(6):
+            at = e.sub(e.mul(at, 1.5), e.floor(at))
+        return at_rows(x, e.cast(at, dt.int32))
+
+    nest = chosen(fn, typed(1000, columns), typed(5000))
+    assert ("whose rows are read at computed places" in nest.reason) == whole
+
+
 def test_elements_at_computed_places_have_lanes_along_these() -> None:
     """Places that differ along a row, and long functions of what is read there."""
     nest = chosen(lambda x, i: gather(x, [i], [0]), typed(1000), typed(5000, 4, dtype=dt.int32))
