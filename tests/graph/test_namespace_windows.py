@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tessera as ts
+from tessera.graph.namespace import convolution
 from tessera.graph.ops.windows import windows
 from tests.graph.convolving import convolved, same_pads, windows_of
 from tests.graph.namespace_cases import engine, host, same, sample
@@ -51,6 +52,34 @@ def test_conv_general(case: Any, dtype: str) -> None:
     )
     # Sums of products of eighths are exact but for the rounding of the result.
     same(found, wanted.astype(x.dtype), rtol=1e-2 if dtype == "bfloat16" else 1e-6)
+
+
+@pytest.mark.parametrize("names", [("NCHW", "OIHW", "NCHW"), ("CHNW", "IOHW", "HNCW")])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 1)])
+def test_many_features_and_few_places_have_features_last(
+    monkeypatch: pytest.MonkeyPatch, names: Any, strides: Any
+) -> None:
+    x, w = sample("float64", (3, 5, 6, 4)), sample("float64", (7, 5, 3, 2), 1)
+    x, w = [np.moveaxis(v, range(4), [n.index(c) for c in o]) for v, n, o in
+            zip((x, w), names[:2], ("NCHW", "OIHW"), strict=True)]  # fmt: skip
+
+    def fn(x: Any, w: Any) -> Any:
+        return ts.conv_general(x, w, strides, ((1, 1), (0, 1)), dimension_numbers=names)
+
+    def gradients(x: Any, w: Any) -> Any:
+        return ts.grad(lambda x, w: ts.sum(ts.sin(fn(x, w))), (0, 1))(x, w)
+
+    wanted = [ts.jit(fn)(x, w), *ts.jit(gradients)(x, w)]
+    assert "graph.dot_general(%1" in ts.jit(fn).lower(x, w).stage("graph")
+    monkeypatch.setattr(convolution, "DEEP", 5)
+    monkeypatch.setattr(convolution, "SEVERAL", 3)
+
+    def again(x: Any, w: Any) -> Any:
+        return fn(x, w), *gradients(x, w)
+
+    for a, b in zip(ts.jit(again)(x, w), wanted, strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-12, atol=1e-12)
+    assert "graph.dot_general(%1" not in ts.jit(lambda x, w: fn(x, w)).lower(x, w).stage("graph")
 
 
 def apart(x: Any, w: Any) -> Any:

@@ -7,6 +7,7 @@ window stands, and never writes the windows down.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, Literal, NamedTuple
 
 from tessera.dtypes import DType, DTypeLike
@@ -41,6 +42,13 @@ __all__ = [
     "conv_general",
     "convolve",
 ]
+
+
+DEEP = 256
+"""Features of an operand that is better off with them last."""
+
+FEW_PLACES, SEVERAL = 49, 8
+"""If its result has no more places, and it has as many examples."""
 
 
 class ConvDimensionNumbers(NamedTuple):
@@ -172,6 +180,11 @@ def conv_general(
         for axis, dim in zip(numbers.out_spec, (*places, *counts), strict=True):
             shape[axis] = dim
         return filled(tuple(shape), 0, wide or x.dtype, x)
+    if features == batches == 1 and _is_deep(x, w, numbers, counts):
+        # Features last: the elements of a window's row are neighbours then.
+        x = transpose(x, (numbers.lhs_spec[0], *axes, numbers.lhs_spec[1]))
+        axes = tuple(range(1, 1 + count))
+        numbers = numbers._replace(lhs_spec=(0, 1 + count, *axes))
     if are_apart(moves, dims):
         spec, window = numbers.lhs_spec, numbers.rhs_spec
         found = sums_apart(x, w, spec, window, moves, groups, batches > 1, wide)
@@ -186,6 +199,19 @@ def conv_general(
     for own, out in zip((numbers.lhs_spec[0], *axes), places, strict=True):
         perm[out] = kept.index(own)
     return transpose(found, perm)
+
+
+def _is_deep(x: Any, w: Any, numbers: ConvDimensionNumbers, counts: Sequence[Dim]) -> bool:
+    """Whether an operand whose features come first has many of them, and few places: rows of these
+    are too short for blocks of a product, and those of other examples lie far apart, where their
+    lines displace each other."""
+    batch, channel, *axes = numbers.lhs_spec
+    inner = [w.shape[k] for k in numbers.rhs_spec[2:]]
+    sizes = [x.shape[batch], x.shape[channel], *counts, *inner]
+    if channel > max(axes, default=-1) or not all(isinstance(n, int) for n in sizes):
+        return False
+    is_large = x.shape[channel] >= DEEP and x.shape[batch] >= SEVERAL
+    return is_large and prod(counts) <= FEW_PLACES and prod(inner) > 1
 
 
 def _operands(name: str, lhs: object, rhs: object) -> tuple[Any, Any]:
