@@ -72,7 +72,6 @@ def test_many_features_and_few_places_have_features_last(
     wanted = [ts.jit(fn)(x, w), *ts.jit(gradients)(x, w)]
     assert "graph.dot_general(%1" in ts.jit(fn).lower(x, w).stage("graph")
     monkeypatch.setattr(convolution, "DEEP", 5)
-    monkeypatch.setattr(convolution, "SEVERAL", 3)
 
     def again(x: Any, w: Any) -> Any:
         return fn(x, w), *gradients(x, w)

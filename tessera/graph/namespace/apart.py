@@ -104,7 +104,7 @@ def _products(
     batch, channel, *axes = spec
     output, inputs, *inner = window
     kept = sorted([batch, *axes])
-    names = {(0, k): k for k in range(x.ndim)}
+    own = list(range(x.ndim))
     same: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     if groups > 1:
         at = batch if of_batch else channel
@@ -112,15 +112,16 @@ def _products(
         each = w.shape[output] // groups
         w = reshape(w, (*w.shape[:output], groups, each, *w.shape[output + 1 :]))
         same = (at,), (output,)
-        names = {(0, k): k + (k >= at) for k in range(x.ndim - 1)}
+        own = [k + (k >= at) for k in own]
         output, inputs, *inner = [k + (k >= output) for k in window]
-    left, right = names[0, channel], inputs
-    found = dot_general(x, w, ((left,), (right,)), same, None if dtype is x.dtype else dtype)
-    free = [[k for k in range(v.ndim) if k not in (c, *s)] for v, c, s in
-            ((x, left, same[0]), (w, right, same[1]))]  # fmt: skip
-    order: list[Any] = [*[("s", k) for k in same[0]], *[(0, k) for k in free[0]]]
-    order += [(1, k) for k in free[1]]
-    wanted: list[Any] = [(0, names[0, k]) for k in kept]
-    wanted += [*[("s", k) for k in same[0]], (1, output), *[(1, k) for k in inner]]
-    found = transpose(found, [order.index(one) for one in wanted])
-    return found, [kept.index(k) for k in axes]
+    contract = (own[channel],), (inputs,)
+    found = dot_general(x, w, contract, same, None if dtype is x.dtype else dtype)
+    # Its dims are those of the groups, of the operand and of the window.
+    left, right = (
+        [k for k in range(v.ndim) if k not in (*c, *s)]
+        for v, c, s in zip((x, w), contract, same, strict=True)
+    )
+    before, count = len(same[0]), len(same[0]) + len(left)
+    order = [before + left.index(own[k]) for k in kept]
+    order += [*range(before), *[count + right.index(k) for k in (output, *inner)]]
+    return transpose(found, order), [kept.index(k) for k in axes]

@@ -47,8 +47,9 @@ __all__ = [
 DEEP = 256
 """Features of an operand that is better off with them last."""
 
-FEW_PLACES, SEVERAL = 49, 8
-"""If its result has no more places, and it has as many examples."""
+FEW_PLACES = 49
+"""If its result has no more places. How many examples there are must not matter: results of one may
+be promised not to depend on it."""
 
 
 class ConvDimensionNumbers(NamedTuple):
@@ -205,13 +206,12 @@ def _is_deep(x: Any, w: Any, numbers: ConvDimensionNumbers, counts: Sequence[Dim
     """Whether an operand whose features come first has many of them, and few places: rows of these
     are too short for blocks of a product, and those of other examples lie far apart, where their
     lines displace each other."""
-    batch, channel, *axes = numbers.lhs_spec
+    channel, axes = numbers.lhs_spec[1], numbers.lhs_spec[2:]
     inner = [w.shape[k] for k in numbers.rhs_spec[2:]]
-    sizes = [x.shape[batch], x.shape[channel], *counts, *inner]
+    sizes = [x.shape[channel], *counts, *inner]
     if channel > max(axes, default=-1) or not all(isinstance(n, int) for n in sizes):
         return False
-    is_large = x.shape[channel] >= DEEP and x.shape[batch] >= SEVERAL
-    return is_large and prod(counts) <= FEW_PLACES and prod(inner) > 1
+    return x.shape[channel] >= DEEP and prod(counts) <= FEW_PLACES and prod(inner) > 1
 
 
 def _operands(name: str, lhs: object, rhs: object) -> tuple[Any, Any]:
