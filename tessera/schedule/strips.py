@@ -433,9 +433,12 @@ def unmerged(member: Member) -> Member:
 
 
 def _inner_ranges(member: Member) -> dict[str, Range]:
-    """Where the axes of sums go."""
-    found = [axis for op in walk(member.nest.body) for axis in inner_axes(op)]
-    return {a.name: (0, a.extent - 1) for a in found if isinstance(a.extent, int)}
+    """Where the axes of sums go; several sums have axes of one name."""
+    found: dict[str, Range] = {}
+    for axis in [axis for op in walk(member.nest.body) for axis in inner_axes(op)]:
+        if isinstance(axis.extent, int):
+            found[axis.name] = 0, max(axis.extent - 1, *found.get(axis.name, (0, 0)))
+    return found
 
 
 def _row_of(

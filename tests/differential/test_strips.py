@@ -122,6 +122,18 @@ def test_windows_in_sums_read_neighbours_too() -> None:
     check(fn, ((120, 28),), l2=1 << 13)
 
 
+@pytest.mark.parametrize("sizes", [(5, 3), (3, 5)])
+def test_sums_over_windows_of_two_sizes(sizes: tuple[int, int]) -> None:
+    """Their axes may have one name."""
+
+    def fn(x: Any) -> Any:
+        p = padded(ts.exp(x), 2)
+        a, b = (ts.reduce_window(p, -ts.inf, ts.maximum, (n, 2))[: x.shape[0]] for n in sizes)
+        return a - b
+
+    check(fn, ((120, 28),), l2=1 << 13)
+
+
 def test_merged_axes_are_split_where_rows_begin_lines() -> None:
     def blur(x: Any) -> Any:
         y = sum(x[:, i : i + 128] for i in range(3))
