@@ -81,6 +81,17 @@ def test_many_features_and_few_places_have_features_last(
     assert "graph.dot_general(%1" not in ts.jit(lambda x, w: fn(x, w)).lower(x, w).stage("graph")
 
 
+@pytest.mark.parametrize(
+    ("features", "window", "last"), [(64, 3, True), (63, 3, False), (64, 1, False)]
+)
+def test_a_gpu_has_features_last(features: int, window: int, last: bool) -> None:
+    x, w = ts.zeros((1, features, 9, 9)), ts.zeros((8, features, window, window))
+    lowered = ts.jit(lambda x, w: ts.conv_general(x, w, (1, 1), "SAME"))
+    text = lowered.lower(x, w, machine="sm_90a").stage("graph")
+    assert ("graph.transpose(%0) {perm=[0, 2, 3, 1]}" in text) == last
+    assert "perm=[0, 2, 3, 1]" not in lowered.lower(x, w).stage("graph")
+
+
 def apart(x: Any, w: Any) -> Any:
     return ts.conv_general(x, w, (1, 1), ((2, 2), (1, 1)), lhs_dilation=(2, 2))
 

@@ -14,6 +14,7 @@ from tessera.dtypes import DType, DTypeLike
 from tessera.errors import DTypeError, OptionError, ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.calls import fused_for_sizes
+from tessera.graph.determinism import is_for_cpu
 from tessera.graph.namespace.apart import are_apart, sums_apart
 from tessera.graph.namespace.arguments import (
     ArrayLike,
@@ -44,12 +45,12 @@ __all__ = [
 ]
 
 
-DEEP = 256
-"""Features of an operand that is better off with them last."""
+DEEP, FEW_PLACES = 256, 49
+"""Features of an operand that a CPU had better have last, if its result has no more places. How
+many examples there are must not matter: results of one may be promised not to depend on it."""
 
-FEW_PLACES = 49
-"""If its result has no more places. How many examples there are must not matter: results of one may
-be promised not to depend on it."""
+DEEP_ON_GPU = 64
+"""Those that a GPU had better have last."""
 
 
 class ConvDimensionNumbers(NamedTuple):
@@ -203,15 +204,17 @@ def conv_general(
 
 
 def _is_deep(x: Any, w: Any, numbers: ConvDimensionNumbers, counts: Sequence[Dim]) -> bool:
-    """Whether an operand whose features come first has many of them, and few places: rows of these
-    are too short for blocks of a product, and those of other examples lie far apart, where their
-    lines displace each other."""
+    """Whether an operand whose features come first had better have them last. A GPU's threads read
+    neighbours then. On a CPU rows of few places are too short for blocks of a product, and those of
+    other examples lie far apart, where their lines displace each other."""
     channel, axes = numbers.lhs_spec[1], numbers.lhs_spec[2:]
-    inner = [w.shape[k] for k in numbers.rhs_spec[2:]]
-    sizes = [x.shape[channel], *counts, *inner]
-    if channel > max(axes, default=-1) or not all(isinstance(n, int) for n in sizes):
+    features, inner = x.shape[channel], [w.shape[k] for k in numbers.rhs_spec[2:]]
+    if channel > max(axes, default=-1) or prod(inner) == 1 or not isinstance(features, int):
         return False
-    return x.shape[channel] >= DEEP and prod(counts) <= FEW_PLACES and prod(inner) > 1
+    if not is_for_cpu([x, w]):
+        return features >= DEEP_ON_GPU
+    is_known = all(isinstance(n, int) for n in counts)
+    return is_known and features >= DEEP and prod(counts) <= FEW_PLACES
 
 
 def _operands(name: str, lhs: object, rhs: object) -> tuple[Any, Any]:
