@@ -401,3 +401,37 @@ def test_exponentials_of_nothing(jitted: bool) -> None:
 def test_gradient_of_the_logsumexp_of_nothing() -> None:
     found = ts.grad(lambda x: ts.sum(ts.logsumexp(x, axis=0)))(ts.zeros((0, 3)))
     same(found, np.zeros((0, 3), np.float32))
+
+
+@pytest.mark.parametrize("size", range(1, 11))
+def test_few_elements_are_exchanged_where_they_are(size: int) -> None:
+    """A compiled program sorts no line of few: NaN comes to all of them, and ties are what they
+    are."""
+    rng = np.random.default_rng(size)
+    x = rng.integers(-3, 4, (40, size, 3)).astype(np.float32)
+    x[1, -1, 1], x[3, 0, 0] = np.nan, -0.0
+
+    def fn(x: Any) -> Any:
+        return ts.median(x, axis=1), ts.quantile(x, 0.3, axis=1), ts.median(x[:, ::-1], axis=1)
+
+    wanted = np.median(x, axis=1), np.quantile(x, np.float32(0.3), axis=1), np.median(x, axis=1)
+    for a, b in zip(ts.jit(fn)(x), wanted, strict=True):
+        np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=1e-5)
+    x[0, 0], x[2, size // 2, 2] = np.inf, -np.inf
+    for a, b in zip(ts.jit(fn)(x), fn(ts.asarray(x)), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+    assert ("graph.sort" in ts.jit(fn).lower(x).stage("graph")) == (size > 9)
+
+
+def test_the_median_of_a_window_is_one_kernel() -> None:
+    def fn(x: Any) -> Any:
+        p = ts.pad(x, ((1, 1), (1, 1)))
+        around = [p[i : i + 20, j : j + 30] for i in range(3) for j in range(3)]
+        return ts.median(ts.stack(around, axis=-1), axis=-1)
+
+    x = np.random.default_rng(0).standard_normal((20, 30)).astype(np.float32)
+    p = np.pad(x, 1)
+    around = [p[i : i + 20, j : j + 30] for i in range(3) for j in range(3)]
+    found = ts.jit(fn)
+    np.testing.assert_array_equal(np.asarray(found(x)), np.median(np.stack(around), axis=0))
+    assert "concatenate" not in found.lower(x).stage("graph")

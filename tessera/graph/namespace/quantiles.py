@@ -17,6 +17,7 @@ from tessera.graph.namespace.arguments import (
     as_inexact,
     index_of,
     is_number,
+    is_tracing,
     parse_axes,
     parse_axis,
     spread,
@@ -49,6 +50,10 @@ __all__ = [
     "quantile",
     "top_k",
 ]
+
+FEW = 9
+"""Elements of a line that a compiled program exchanges where they are, as those of a window of 3 by
+3: sorts of longer ones are sooner compiled."""
 
 Method = Literal["linear", "lower", "higher", "midpoint", "nearest"]
 
@@ -205,22 +210,43 @@ def _known_place(q: Any, whole: float, size: Dim, dtype: DType) -> float | None:
 def _at_place(lines: Any, place: float, at: int, method: str) -> Any:
     """The quantile at a known place of each line along an axis, which stays, with length 1."""
     size: int = lines.shape[at]
-    (ordered,) = sort((lines,), at)  # NaN comes last
-
-    def element(k: float) -> Any:
-        k = min(int(k), size - 1)
-        return slice_axis(ordered, at, k, k + 1)
-
-    bad = ops.isnan(element(size - 1))
     place = float(np.round(place)) if method == "nearest" else place
-    ends = [element(math.floor(place)), element(math.ceil(place))]
+    places = [min(int(k), size - 1) for k in (math.floor(place), math.ceil(place))]
+    if size <= FEW and is_tracing():
+        elements = _exchanged(lines, at)
+        bad = None  # NaN has come to all of them
+    else:
+        (ordered,) = sort((lines,), at)  # NaN comes last
+        elements = [slice_axis(ordered, at, k, k + 1) for k in range(size)]
+        bad = ops.isnan(elements[-1])
+    ends = [elements[k] for k in places]
     weight = place - math.floor(place)
     if method == "midpoint" and weight:
         weight = 0.5
     found = {"lower": ends[0], "nearest": ends[0], "higher": ends[1]}.get(method)
     if found is None:
         found = ops.add(ends[0], _rise(ends, weight)) if weight else ends[0]
-    return ops.select(bad, math.nan, found)
+    return found if bad is None else ops.select(bad, math.nan, found)
+
+
+def _exchanged(lines: Any, at: int) -> list[Any]:
+    """The elements of each line in order, by a network of exchanges: the merge exchange of Batcher
+    (Knuth, The Art of Computer Programming, volume 3, 5.2.2 M). Exchanges that the wanted ones do
+    not need are dead code; what is left is elementwise, and needs no array of lines."""
+    size: int = lines.shape[at]
+    found = [slice_axis(lines, at, k, k + 1) for k in range(size)]
+    top = 1 << max((size - 1).bit_length() - 1, 0)
+    p = top
+    while p:
+        q, r, d = top, 0, p
+        while d:
+            for k in range(size - d):
+                if k & p == r:
+                    pair = found[k], found[k + d]
+                    found[k], found[k + d] = ops.minimum(*pair), ops.maximum(*pair)
+            d, q, r = q - p, q >> 1, p
+        p >>= 1
+    return found
 
 
 def _rise(ends: Sequence[Any], weight: Any) -> Any:

@@ -358,6 +358,41 @@ def slice_all(op: r.Slice, w: Rewriter) -> Value | None:
     return _same(op, op.x) if all(d == 1 for d in op.stride) else None
 
 
+@rule(r.Slice)
+def slice_of_part(op: r.Slice, w: Rewriter) -> Value | None:
+    """A slice of joined arrays that lies in one of them is a slice of that one.
+
+    func @f(%x: f32[4], %y: f32[2]) {
+      %a = graph.concatenate([%x, %y]) {axis=0} : f32[6]
+      %r = graph.slice(%a) {start=[4], limit=[5], stride=[1]} : f32[1]
+      return %r
+    }
+    ==>
+    func @f(%x: f32[4], %y: f32[2]) {
+      %r = graph.slice(%y) {start=[0], limit=[1], stride=[1]} : f32[1]
+      return %r
+    }
+    """
+    joined = op.x.op
+    if not isinstance(joined, r.Concatenate):
+        return None
+    axis, offset = joined.axis, 0
+    start, limit = op.start[axis], op.limit[axis]
+    if not isinstance(start, int) or not isinstance(limit, int) or start >= limit:
+        return None
+    for x in joined.xs:
+        assert isinstance(x.type, TensorType)
+        size = x.type.shape[axis]
+        if not isinstance(size, int):
+            return None
+        if offset <= start and limit <= offset + size:
+            starts, limits = list(op.start), list(op.limit)
+            starts[axis], limits[axis] = start - offset, limit - offset
+            return w.emit(r.Slice(x, tuple(starts), tuple(limits), op.stride, loc=op.loc))
+        offset += size
+    return None
+
+
 @rule(Windows)
 def windows_of_one(op: Windows, w: Rewriter) -> Value | None:
     """Windows of one element are the elements that they begin with.
@@ -530,6 +565,7 @@ CANONICAL = RuleSet(
         bitcast_back,
         windows_of_one,
         slice_all,
+        slice_of_part,
         concatenate_one,
         sort_one,
         reduce_nothing,
