@@ -213,13 +213,12 @@ def _at_place(lines: Any, place: float, at: int, method: str) -> Any:
     place = float(np.round(place)) if method == "nearest" else place
     places = [min(int(k), size - 1) for k in (math.floor(place), math.ceil(place))]
     if size <= FEW and is_tracing():
-        elements = _exchanged(lines, at)
-        bad = None  # NaN has come to all of them
+        elements, bad = _exchanged(lines, at), None  # NaN comes to all of them
+        ends = [elements[k] for k in places]
     else:
         (ordered,) = sort((lines,), at)  # NaN comes last
-        elements = [slice_axis(ordered, at, k, k + 1) for k in range(size)]
-        bad = ops.isnan(elements[-1])
-    ends = [elements[k] for k in places]
+        *ends, last = [slice_axis(ordered, at, k, k + 1) for k in (*places, size - 1)]
+        bad = ops.isnan(last)
     weight = place - math.floor(place)
     if method == "midpoint" and weight:
         weight = 0.5
