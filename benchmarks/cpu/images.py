@@ -7,26 +7,24 @@ from typing import Any
 import numpy as np
 
 from cpu.program import F32, Cost, Program, numba_program, shared, torch_program
+from cpu.science import TorchPad
 
 TAPS = [1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16]
 SHARPER = 0.5
 SENSITIVITY = 0.04
 
 
-class _Torch:
+class _Torch(TorchPad):
     """NumPy's names for what is used of PyTorch."""
 
     def __init__(self, torch: Any) -> None:
-        def pad(x: Any, widths: Any) -> Any:
-            return torch.nn.functional.pad(x, [n for pair in reversed(widths) for n in pair])
-
-        self.pad = pad
+        super().__init__(torch)
         self.clip = torch.clamp
 
 
 def _box(xp: Any, x: Any) -> Any:
     """Sums of three by three neighbours."""
-    p = xp.pad(x, ((1, 1), (1, 1)))
+    p = xp.pad(x, 1)
     p = p[:-2] + p[1:-1] + p[2:]
     return p[:, :-2] + p[:, 1:-1] + p[:, 2:]
 
@@ -35,7 +33,7 @@ def corners(xp: Any, height: int, width: int) -> Any:
     """Harris and Stephens, "A combined corner and edge detector" (1988)."""
 
     def f(x: Any) -> Any:
-        p = xp.pad(x, ((1, 1), (1, 1)))
+        p = xp.pad(x, 1)
         across, down = p[1:-1, 2:] - p[1:-1, :-2], p[2:, 1:-1] - p[:-2, 1:-1]
         xx, yy, xy = _box(xp, across * across), _box(xp, down * down), _box(xp, across * down)
         trace = xx + yy
@@ -48,7 +46,7 @@ def sharpened(xp: Any, height: int, width: int) -> Any:
     """An image minus what a filter of 5 by 5 leaves of it."""
 
     def f(x: Any) -> Any:
-        p = xp.pad(x, ((2, 2), (2, 2)))
+        p = xp.pad(x, 2)
         p = sum(tap * p[:, k : k + width] for k, tap in enumerate(TAPS))
         smooth = sum(tap * p[k : k + height] for k, tap in enumerate(TAPS))
         return xp.clip(x + SHARPER * (x - smooth), 0.0, 1.0)
@@ -60,10 +58,10 @@ def _corners_numba(numba: Any, height: int, width: int) -> Any:
     @numba.njit(parallel=True, fastmath=True)
     def f(x: Any) -> Any:
         n, m = x.shape
-        xx, yy, xy = np.zeros((n + 2, m + 2), F32), np.zeros((n + 2, m + 2), F32), np.zeros(
-            (n + 2, m + 2), F32
-        )
-        p = np.zeros((n + 2, m + 2), F32)
+        shape = (n + 2, m + 2)
+        p, xx, yy, xy = (
+            np.zeros(shape, F32), np.zeros(shape, F32), np.zeros(shape, F32), np.zeros(shape, F32)
+        )  # fmt: skip
         for i in numba.prange(n):
             p[i + 1, 1:-1] = x[i]
         for i in numba.prange(1, n + 1):
@@ -114,32 +112,23 @@ def _image(rng: np.random.Generator, height: int, width: int) -> tuple[Any, ...]
     return (rng.random((height, width)).astype(F32),)
 
 
-SIZES = [{"height": 1080, "width": 1920}, {"height": 2160, "width": 3840}]
+def _filter(name: str, f: Any, by_numba: Any, operations: int, tolerance: float) -> Program:
+    return Program(
+        name,
+        _image,
+        {
+            **shared(f),
+            **torch_program(lambda torch, **size: f(_Torch(torch), **size)),
+            **numba_program(by_numba),
+        },
+        lambda height, width: Cost(8 * height * width, operations * height * width),
+        [{"height": 1080, "width": 1920}, {"height": 2160, "width": 3840}],
+        {"height": 9, "width": 7},
+        tolerance=tolerance,
+    )
+
 
 PROGRAMS = [
-    Program(
-        "corners",
-        _image,
-        {
-            **shared(corners),
-            **torch_program(lambda torch, **size: corners(_Torch(torch), **size)),
-            **numba_program(_corners_numba),
-        },
-        lambda height, width: Cost(8 * height * width, 24 * height * width),
-        SIZES,
-        {"height": 9, "width": 7},
-        tolerance=1e-3,
-    ),
-    Program(
-        "sharpened image",
-        _image,
-        {
-            **shared(sharpened),
-            **torch_program(lambda torch, **size: sharpened(_Torch(torch), **size)),
-            **numba_program(_sharpened_numba),
-        },
-        lambda height, width: Cost(8 * height * width, 23 * height * width),
-        SIZES,
-        {"height": 9, "width": 7},
-    ),
+    _filter("corners", corners, _corners_numba, 24, 1e-3),
+    _filter("sharpened image", sharpened, _sharpened_numba, 23, 1e-4),
 ]

@@ -224,7 +224,7 @@ def _heat_loop(xp: Any, n: int, steps: int) -> Any:
     return f
 
 
-class _TorchPad:
+class TorchPad:
     """`pad` with NumPy's meaning."""
 
     def __init__(self, torch: Any) -> None:
@@ -309,7 +309,7 @@ PROGRAMS = [
         {
             **{"tessera": _heat, "jax": _heat},
             "numpy": lambda lib, n, steps: _heat_loop(np, n, steps),
-            **torch_program(lambda torch, n, steps: _heat_loop(_TorchPad(torch), n, steps)),
+            **torch_program(lambda torch, n, steps: _heat_loop(TorchPad(torch), n, steps)),
             **numba_program(_heat_numba),
         },
         lambda n, steps: Cost(8 * n * n * steps, 6 * n * n * steps),

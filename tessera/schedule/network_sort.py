@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 
 from tessera.dtypes import bool_, int32, int64
 from tessera.ir.core import Block, Value
+from tessera.ir.exchanges import exchanges
 from tessera.ir.intexpr import Dim, prod, sym
 from tessera.ir.types import ScalarType
 from tessera.schedule import ops
@@ -127,23 +128,3 @@ def neighbours(count: int) -> Iterator[tuple[int, int]]:
     for k in range(count):
         for first in range(k % 2, count - 1, 2):
             yield first, first + 1
-
-
-def exchanges(count: int) -> Iterator[tuple[int, int]]:
-    """The steps of a merge exchange.
-
-    >>> list(exchanges(4))
-    [(0, 2), (1, 3), (0, 1), (2, 3), (1, 2)]
-    """
-    top = 1 << ((count - 1).bit_length() - 1)
-    p = top
-    while p > 0:
-        q, r, d = top, 0, p
-        while True:
-            for i in range(count - d):
-                if i & p == r:
-                    yield i, i + d
-            if q == p:
-                break
-            d, q, r = q - p, q // 2, p
-        p //= 2

@@ -176,19 +176,32 @@ class Rewriting(ABC):
         return Names(taken)
 
 
-class _Planes(Rewriting):
-    """Joins the kernels of a program."""
+class Joining(Rewriting):
+    """Joins kernels of a program until it finds no more."""
 
     def kernels(self, code: list[Op], outputs: list[Value]) -> Code | None:
         """The ops and outputs of a block with its kernels joined; None if there are none."""
         is_new = False
-        while (found := Search(self.machine, self.member, code, outputs).run()) is not None:
+        while (found := self.found(code, outputs)) is not None:
             is_new, (group, at) = True, found
-            joined, again = _Joined(group, self.names).kernel("planes")
+            joined, again = group.kernel()
             code[at] = joined
             code = [op for k, op in enumerate(code) if k == at or k not in group.members]
             code, outputs = renamed(code, outputs, again)
         return (code, outputs) if is_new else None
+
+    @abstractmethod
+    def found(self, code: Sequence[Op], outputs: Sequence[Value]) -> tuple[Joined, int] | None:
+        """Kernels to join, and where."""
+
+
+class _Planes(Joining):
+    """Joins kernels that share planes."""
+
+    def found(self, code: Sequence[Op], outputs: Sequence[Value]) -> tuple[Joined, int] | None:
+        """Kernels to join, and where."""
+        found = Search(self.machine, self.member, code, outputs).run()
+        return None if found is None else (_Joined(found[0], self.names), found[1])
 
 
 class Search:
@@ -351,6 +364,7 @@ class Joined(ABC):
     """A kernel in the making, that runs the nests of others at each point of some axes.
 
     Attributes:
+        what: what points are, for the reason.
         members: the kernels, by their places in the program.
         local: what nobody else reads, which parts have memory for.
         axes: what points are of.
@@ -359,6 +373,8 @@ class Joined(ABC):
         part: the axis of these.
         own: the arguments of the kernel, by what they are in the program.
     """
+
+    what: ClassVar[str]
 
     def __init__(
         self,
@@ -376,12 +392,8 @@ class Joined(ABC):
         self.part = Axis(names.fresh("q"), self.parts)
         self.own: dict[Value, Value] = {}
 
-    def kernel(self, what: str) -> tuple[ops.Kernel, dict[Value, Value]]:
-        """The kernel, and its results for those of the members.
-
-        Args:
-            what: what points are, for the reason.
-        """
+    def kernel(self) -> tuple[ops.Kernel, dict[Value, Value]]:
+        """The kernel, and its results for those of the members."""
         members, local = list(self.members.values()), self.local
         made = [v for one in members for v in one.kernel.results]
         inputs = [v for v in dict.fromkeys(v for m in members for v in m.kernel.inputs)]
@@ -394,7 +406,7 @@ class Joined(ABC):
         nests = [self.nest(k) for k in self.members]
         work = sum([work_of(nest) for nest in nests]) * self.points / self.parts
         each = Each(
-            tuple(self.axes), 0, self.part, f"{self.points} {what}, which stay in the cache",
+            tuple(self.axes), 0, self.part, f"{self.points} {self.what}, which stay in the cache",
             grain_of(self.parts, work), body=Block((), nests, ()), loc=members[-1].kernel.loc,
         )  # fmt: skip
         body = Block([self.own[v] for v in (*inputs, *results, *local)], [each], ())
@@ -455,6 +467,8 @@ class Joined(ABC):
 class _Joined(Joined):
     """A group in the making."""
 
+    what = "planes"
+
     def __init__(self, group: Group, names: Names) -> None:
         extents = [n for n, _ in group.planes]
         super().__init__(group.members, group.local, extents, PARTS, names)
@@ -462,7 +476,7 @@ class _Joined(Joined):
 
     def temporary(self, value: Value) -> BufType:
         """Memory of the parts for an array's planes."""
-        gone = _gone(value, self.planes)
+        gone = gone_dims(value, self.planes)
         shape = buffer_type(value).shape
         return self.rows(value, [n for k, n in enumerate(shape) if k not in gone])
 
@@ -471,33 +485,53 @@ class _Joined(Joined):
         pairs = zip(self.planes, self.axes, strict=True)
         names = {str(nodes[k]): axis.name for (_, nodes), axis in pairs}
         kernel = self.members[k].kernel
-        copy = _InPlane(
+        local = {
+            arg: Local(gone_dims(v, self.planes)) for arg, v in bound(kernel) if v in self.local
+        }
+        copy = InPart(
             {name: sym(new) for name, new in names.items()},
-            env=self.env(k),
-            part=sym(self.part.name),
-            gone={arg: _gone(v, self.planes) for arg, v in bound(kernel) if v in self.local},
-        )
+            env=self.env(k), part=sym(self.part.name), local=local,
+        )  # fmt: skip
         return self.copied(k, copy, dict.fromkeys(names))
 
 
+@dataclass(frozen=True)
+class Local:
+    """An array that parts have memory for.
+
+    Attributes:
+        gone: its dims that the planes' axes go along.
+        rows: the dim of rows, of which a part has some.
+        start: the row that comes first in it.
+    """
+
+    gone: frozenset[int]
+    rows: int = -1
+    start: Dim = 0
+
+    def index(self, index: Sequence[Dim]) -> list[Dim]:
+        """Where an element of the array is in a part."""
+        kept = [(k, e) for k, e in enumerate(index) if k not in self.gone]
+        return [e - self.start if k == self.rows else e for k, e in kept]
+
+
 @dataclass
-class _InPlane(Copy):
-    """Code of one plane.
+class InPart(Copy):
+    """Code that runs for a part.
 
     Attributes:
         part: which part runs.
-        gone: for arrays that parts have memory for, their dims that the planes' axes go along.
+        local: the arrays that parts have memory for. No condition guards them.
     """
 
     part: Dim = 0
-    gone: Mapping[Value, Collection[int]] = field(default_factory=dict[Value, Collection[int]])
+    local: Mapping[Value, Local] = field(default_factory=dict[Value, Local])
 
     def op(self, op: Op) -> Op:
         """One op; its results are known from then on."""
-        if not isinstance(op, (ops.Load, ops.Store)) or op.buf not in self.gone:
+        if not isinstance(op, (ops.Load, ops.Store)) or op.buf not in self.local:
             return super().op(op)
-        gone = self.gone[op.buf]
-        index = self.places([e for k, e in enumerate(op.index) if k not in gone])
+        index = self.local[op.buf].index(self.places(op.index))
         where, operands = self.places(op.where), [self.find(v) for v in op.operands]
         fresh = op.rebuild(operands, index=(self.part, *index), where=where)
         if isinstance(op, ops.Store):
@@ -537,7 +571,7 @@ def free_axes(nest: ops.Nest) -> dict[str, int]:
     return {a.name: a.extent for a, tile in pairs if tile <= 1 and isinstance(a.extent, int)}
 
 
-def _gone(value: Value, planes: Sequence[Plane]) -> frozenset[int]:
+def gone_dims(value: Value, planes: Sequence[Plane]) -> frozenset[int]:
     """The dims of an array that the planes' axes go along."""
     return frozenset([int(nodes[value]) for _, nodes in planes])
 

@@ -17,7 +17,7 @@ that it has by itself, and each sum its order: bits are the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, prod
 from typing import TypeAlias
 
@@ -27,16 +27,18 @@ from tessera.ir.walk import walk
 from tessera.schedule import ops
 from tessera.schedule.axes import digits, split_axis
 from tessera.schedule.blocks import PARTS
-from tessera.schedule.copying import Copy, Names
+from tessera.schedule.copying import Names
 from tessera.schedule.dependence import inner_axes
-from tessera.schedule.join_columns import place_of, renamed
+from tessera.schedule.join_columns import place_of
 from tessera.schedule.machines import CachedCpu
 from tessera.schedule.planes import (
     LEAST,
     LINE,
     PLANES,
-    Code,
+    InPart,
     Joined,
+    Joining,
+    Local,
     Member,
     Plane,
     Rewriting,
@@ -44,6 +46,7 @@ from tessera.schedule.planes import (
     Search,
     bound,
     free_axes,
+    gone_dims,
 )
 from tessera.schedule.types import Axis, BufType, buffer_type
 
@@ -113,19 +116,13 @@ class Strips:
         return self.rows + high - low
 
 
-class _Strips(Rewriting):
-    """Joins the kernels of a program."""
+class _Strips(Joining):
+    """Joins kernels that read neighbours of what others make."""
 
-    def kernels(self, code: list[Op], outputs: list[Value]) -> Code | None:
-        """The ops and outputs of a block with its kernels joined; None if there are none."""
-        is_new = False
-        while (found := _Search(self, code, outputs).run()) is not None:
-            is_new, (strips, at) = True, found
-            joined, again = _Joined(strips, self.names).kernel("strips of rows")
-            code[at] = joined
-            code = [op for k, op in enumerate(code) if k == at or k not in strips.members]
-            code, outputs = renamed(code, outputs, again)
-        return (code, outputs) if is_new else None
+    def found(self, code: Sequence[Op], outputs: Sequence[Value]) -> tuple[Joined, int] | None:
+        """Kernels to join, and where."""
+        found = _Search(self, code, outputs).run()
+        return None if found is None else (_Joined(found[0], self.names), found[1])
 
 
 class _Search:
@@ -273,7 +270,7 @@ class _Along:
     def is_first(self, value: Value) -> bool:
         """Whether the rows of an array lie one after the other in a plane of it."""
         d, shape = self.dims[value][0], buffer_type(value).shape
-        gone = [int(nodes[value]) for _, nodes in self.planes]
+        gone = gone_dims(value, self.planes)
         return all(k in gone or shape[k] == 1 for k in range(d))
 
     def who_reads(self, value: Value) -> set[int]:
@@ -313,12 +310,14 @@ class _Along:
     def row(self, value: Value) -> int:
         """Elements of a row of an array, of one plane."""
         type = buffer_type(value)
-        gone = {self.dims[value][0], *[int(nodes[value]) for _, nodes in self.planes]}
+        gone = {self.dims[value][0], *gone_dims(value, self.planes)}
         return prod([int(str(n)) for k, n in enumerate(type.shape) if k not in gone])
 
 
 class _Joined(Joined):
     """A group in the making."""
+
+    what = "strips of rows"
 
     def __init__(self, strips: Strips, names: Names) -> None:
         extents = [*[n for n, _ in strips.planes], strips.count]
@@ -328,7 +327,7 @@ class _Joined(Joined):
     def temporary(self, value: Value) -> BufType:
         """Memory of the parts for a strip of an array."""
         d, maker = self.strips.dims[value]
-        gone = [int(nodes[value]) for _, nodes in self.strips.planes]
+        gone = gone_dims(value, self.strips.planes)
         shape = list(buffer_type(value).shape)
         shape[d] = self.strips.extent(maker)
         return self.rows(value, [n for k, n in enumerate(shape) if k not in gone])
@@ -343,75 +342,21 @@ class _Joined(Joined):
         axes: dict[str, Axis | None] = {str(nodes[k]): None for (_, nodes), _ in pairs}
         axes[own] = Axis(own, strips.extent(k))
         to[own] = start + low + sym(own)
-        local: dict[Value, _Local] = {}
+        local: dict[Value, Local] = {}
         for arg, v in bound(one.kernel):
             if v in strips.local:
                 d, maker = strips.dims[v]
-                gone = [int(nodes[v]) for _, nodes in strips.planes]
-                local[arg] = _Local(d, start + strips.more[maker][0], frozenset(gone))
+                first = start + strips.more[maker][0]
+                local[arg] = Local(gone_dims(v, strips.planes), d, first)
         # What no strip reads is not there: rows beyond those of a plane.
         extent = next(int(str(axis.extent)) for axis in one.nest.axes if axis.name == own)
         last = (strips.count - 1) * strips.step + strips.rows - 1
         guard = [sym(own)] if low < 0 else []
         guard += [extent - 1 - sym(own)] if last + high >= extent else []
-        copy = _InStrip(
-            to, env=self.env(k), part=sym(self.part.name), local=local,
-            beyond=_moved(guard, to),
-        )  # fmt: skip
+        copy = InPart(
+            to, guard=tuple(guard), env=self.env(k), part=sym(self.part.name), local=local
+        )
         return self.copied(k, copy, axes)
-
-
-@dataclass(frozen=True)
-class _Local:
-    """An array that parts have memory for.
-
-    Attributes:
-        dim: that of rows.
-        start: the row that comes first in a strip.
-        gone: dims of planes.
-    """
-
-    dim: int
-    start: Dim
-    gone: frozenset[int]
-
-    def index(self, index: Sequence[Dim], part: Dim) -> tuple[Dim, ...]:
-        """Where an element of the array is."""
-        moved = [e - self.start if k == self.dim else e for k, e in enumerate(index)]
-        return (part, *[e for k, e in enumerate(moved) if k not in self.gone])
-
-
-@dataclass
-class _InStrip(Copy):
-    """Code of one strip.
-
-    Attributes:
-        part: which part runs.
-        local: the arrays that parts have memory for.
-        beyond: conditions (>= 0) under which the program's arrays may be read.
-    """
-
-    part: Dim = 0
-    local: Mapping[Value, _Local] = field(default_factory=dict[Value, _Local])
-    beyond: tuple[Dim, ...] = ()
-
-    def op(self, op: Op) -> Op:
-        """One op; its results are known from then on."""
-        if not isinstance(op, (ops.Load, ops.Store)):
-            return super().op(op)
-        index, where = self.places(op.index), self.places(op.where)
-        operands = [self.find(v) for v in op.operands]
-        if op.buf in self.local:
-            place = self.local[op.buf].index(index, self.part)
-            fresh = op.rebuild(operands, index=place, where=where)
-            if isinstance(op, ops.Store):
-                fresh = fresh.rebuild(operands, streaming=0, least=0)
-        elif isinstance(op, ops.Load):
-            fresh = op.rebuild(operands, index=index, where=(*where, *self.beyond))
-        else:
-            fresh = op.rebuild(operands, index=index, where=where)
-        self.env.update(zip(op.results, fresh.results, strict=True))
-        return fresh
 
 
 def unmerged(member: Member) -> Member:
@@ -458,7 +403,3 @@ def _row_of(
         return None
     low, high = bounds(found[1], inner)
     return None if low is None or high is None else (dims[0], (low, high))
-
-
-def _moved(where: Sequence[Dim], to: Mapping[str, Dim]) -> tuple[Dim, ...]:
-    return Copy(to).places(where)

@@ -42,6 +42,11 @@ def _is_plain(move: Window, dim: Dim) -> bool:
     return known and move.stride == move.dilation == 1
 
 
+def in_groups(x: Any, axis: int, groups: int) -> Any:
+    """An array with a dim cut in two: the groups, and what each of them has."""
+    return reshape(x, (*x.shape[:axis], groups, x.shape[axis] // groups, *x.shape[axis + 1 :]))
+
+
 def sums_apart(
     x: Any,
     w: Any,
@@ -108,9 +113,7 @@ def _products(
     same: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     if groups > 1:
         at = batch if of_batch else channel
-        x = reshape(x, (*x.shape[:at], groups, x.shape[at] // groups, *x.shape[at + 1 :]))
-        each = w.shape[output] // groups
-        w = reshape(w, (*w.shape[:output], groups, each, *w.shape[output + 1 :]))
+        x, w = in_groups(x, at, groups), in_groups(w, output, groups)
         same = (at,), (output,)
         own = [k + (k >= at) for k in own]
         output, inputs, *inner = [k + (k >= output) for k in window]

@@ -15,7 +15,7 @@ from tessera.errors import DTypeError, OptionError, ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.calls import fused_for_sizes
 from tessera.graph.determinism import is_for_cpu
-from tessera.graph.namespace.apart import are_apart, sums_apart
+from tessera.graph.namespace.apart import are_apart, in_groups, sums_apart
 from tessera.graph.namespace.arguments import (
     ArrayLike,
     as_array,
@@ -291,12 +291,10 @@ def _products(
     if groups == 1:
         return _dot(patches, w, (left, right), ((), ()), wide, first)
     grouped = batch if of_batch else channel
-    split = patches.shape[grouped] // groups
-    shape = (*patches.shape[:grouped], groups, split, *patches.shape[grouped + 1 :])
-    patches = reshape(patches, shape)
+    patches = in_groups(patches, grouped, groups)
     left = tuple([k + (k >= grouped) for k in left])
     each = w.shape[output] // groups
-    w = reshape(w, (*w.shape[:output], groups, each, *w.shape[output + 1 :]))
+    w = in_groups(w, output, groups)
     right = tuple([k + (k >= output) for k in right])
     if each == 1:
         found = _depthwise(patches, w, (left, right), (grouped, output), wide)

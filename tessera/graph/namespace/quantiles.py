@@ -38,6 +38,7 @@ from tessera.graph.ops.rearrange import (
 from tessera.graph.ops.sort import sort
 from tessera.graph.shortcut import composed
 from tessera.ir import loc
+from tessera.ir.exchanges import exchanges
 from tessera.ir.intexpr import Dim
 from tessera.ir.intexpr import prod as product
 
@@ -229,22 +230,13 @@ def _at_place(lines: Any, place: float, at: int, method: str) -> Any:
 
 
 def _exchanged(lines: Any, at: int) -> list[Any]:
-    """The elements of each line in order, by a network of exchanges: the merge exchange of Batcher
-    (Knuth, The Art of Computer Programming, volume 3, 5.2.2 M). Exchanges that the wanted ones do
+    """The elements of each line in order, by a network of exchanges. Those that the wanted ones do
     not need are dead code; what is left is elementwise, and needs no array of lines."""
     size: int = lines.shape[at]
     found = [slice_axis(lines, at, k, k + 1) for k in range(size)]
-    top = 1 << max((size - 1).bit_length() - 1, 0)
-    p = top
-    while p:
-        q, r, d = top, 0, p
-        while d:
-            for k in range(size - d):
-                if k & p == r:
-                    pair = found[k], found[k + d]
-                    found[k], found[k + d] = ops.minimum(*pair), ops.maximum(*pair)
-            d, q, r = q - p, q >> 1, p
-        p >>= 1
+    for i, k in exchanges(size):
+        pair = found[i], found[k]
+        found[i], found[k] = ops.minimum(*pair), ops.maximum(*pair)
     return found
 
 
