@@ -4,8 +4,8 @@
 
 Blocks of sums have lanes along `k`, which are added in the end, unless more than half of the lanes
 would be full along the few rows (4096 x 4096 times 4096 x 16 took 15.6 ms, and takes 3.5 in
-register blocks). The other operand is copied if it runs elsewhere. What registers for matrices
-multiply where it lies is left to them (`panel_rows`).
+register blocks). The other operand is copied if it runs elsewhere. What blocks of rows multiply
+where it lies is left to them (`few_rows`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def sum_lanes(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | 
         return None
     if sum(count_of([many, deep]) * a.dtype.itemsize for a in large) < machine.l2:
         return None
-    if machine.has_panels:
+    if machine.has_masks:
         product = Product.of(nest, ForProducts(machine, context.facts, frozenset()))
         if product is not None and product.has_few:
             return None

@@ -30,15 +30,20 @@ from tessera.ir.intexpr import Dim, substitute, sym
 from tessera.ir.walk import map_ops
 from tessera.schedule import ops
 from tessera.schedule.access import Access, accesses
-from tessera.schedule.blocking import LINE_BYTES
+from tessera.schedule.blocking import LINE_BYTES, meeting, ways_of
+from tessera.schedule.few_rows import DEPTH, MOST
 from tessera.schedule.grains import FEW
 from tessera.schedule.machines import CachedCpu
 from tessera.schedule.panel_ops import ContractPanels
 from tessera.schedule.prefetch_ops import Prefetch
+from tessera.schedule.sizes import size_of
 from tessera.schedule.types import BufType
 
 NEAR_STEPS = 8
 """Steps ahead of which lines come from the second cache into the first one."""
+
+NEAR_LINES = 2
+"""Lines ahead of which those of rows that are read once come, where rows displace each other."""
 
 FAR_STEPS = 64
 """Steps ahead of which lines of a first operand come from beyond the second cache."""
@@ -64,6 +69,7 @@ def fetch_next_panel(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
         if machine.has_masks:
             own += [f for a in inside for f in _next_steps(nest, product, a, machine.l1)]
             own += [f for a in inside if (f := _next_rows(nest, product, a, machine.l2))]
+            own += [f for a in inside if (f := _next_block(nest, product, a, machine))]
         found.append(own)
     if not any(found):
         return nest
@@ -125,6 +131,32 @@ def _next_rows(nest: ops.Nest, product: ops.Contract, a: Access, near: int) -> P
         return None
     later = {steps[-1].name: sym(steps[-1].name) + FAR_STEPS, nest.axes[-2].name: 0}
     return Prefetch(a.op.buf, substitute(a.offset, later), loc=a.op.loc)
+
+
+def _next_block(
+    nest: ops.Nest, product: ops.Contract, a: Access, machine: CachedCpu
+) -> Prefetch | None:
+    """What fetches rows that lie where they are read, once for few columns (`few_rows`), if the
+    second cache does not hold them: those of the next block, of which each step fetches a line; or
+    some lines further along, where as many rows again would displace each other."""
+    *others, row, inner, lane = nest.axes
+    width = prod([size_of(axis.extent) for axis in (*others[-1:], lane)])
+    steps = product.axes[:-1] if nest.reduce_tile > 1 else product.axes
+    if not isinstance(a.op, ops.Load) or a.op.dyn or a.op.where or width > MOST or not steps:
+        return None
+    each, size = a.stride(steps[-1].name), a.stride(inner.name)
+    if a.stride(lane.name) != 0 or not isinstance(each, int) or not isinstance(size, int):
+        return None
+    line, height = LINE_BYTES // a.dtype.itemsize, nest.tile[-2]
+    if each < 1 or size < max(line, DEPTH) or line // each < height:
+        return None
+    if not _is_larger(a.op.buf, machine.l2):
+        return None
+    at: dict[str, Dim] = {inner.name: sym(steps[-1].name) % height}
+    if 2 * height * meeting(size * a.dtype.itemsize) <= ways_of(machine.l1):
+        at[row.name] = sym(row.name) + 1
+        return Prefetch(a.op.buf, substitute(a.offset, at), loc=a.op.loc)
+    return Prefetch(a.op.buf, substitute(a.offset, at) + NEAR_LINES * line, loc=a.op.loc)
 
 
 def _fetch(nest: ops.Nest, product: ops.Contract, a: Access, near: int) -> Prefetch | None:

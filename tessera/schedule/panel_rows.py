@@ -60,9 +60,6 @@ columns: two lines. With two panels of 64 bytes a core of a Xeon (Emerald Rapids
 of the time for 24 to 128 rows of bfloat16 times 1024 x 4096, 4096 x 1024 and 4096 x 4096, with four
 of 32 bytes 0.44 to 0.76 for bytes; with twice as many 1.0 to 1.3 of that."""
 
-FEW_ROWS = 128
-"""Rows up to which they are the second operand of a product with one that runs along the depth."""
-
 LOW = 32
 """Rows of a block of such an operand at most: they come from memory side by side, each from a page
 of its own. With 64 of them 16 x 4096 x 4096 of bfloat16 take 1.0 to 1.18 of the time."""
@@ -78,15 +75,6 @@ for 2 to 4 rows of bytes times 1024 x 1024."""
 def least_rows(p: Product) -> int:
     """Rows from which a product's second operand is packed."""
     return LEAST_BYTES if p.elements[0].itemsize == 1 and p.cores <= FEW else LEAST_ROWS
-
-
-def may_have_few(p: Product) -> bool:
-    """Whether a product multiplies few rows with those of another operand, which might be read
-    where they lie."""
-    rows, cols = p.row.extent, p.col.extent
-    if not p.groups.is_panels or not isinstance(rows, int) or not isinstance(cols, int):
-        return False
-    return 1 < min(rows, cols) <= FEW_ROWS and 2 * min(rows, cols) <= max(rows, cols)
 
 
 def side_by_side(p: Product, block: Blocking) -> int:

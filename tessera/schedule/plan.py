@@ -410,11 +410,12 @@ class _Planner:
             return False
         return may_share(op, list(op.inputs).index(value), op.results.index(loan.value))
 
-    def fits(self, value: Value, piece: _Piece) -> bool:
-        """Whether a buffer may take over the memory of another one."""
+    def fits(self, value: Value, piece: _Piece, time: int) -> bool:
+        """Whether a buffer, which is written at a time even if nobody reads it, may take over the
+        memory of another one."""
         if not isinstance(piece, _Loan):
             return True
-        return self.lives.last.get(value, 0) < piece.until or (
+        return max(self.lives.last.get(value, 0), time) < piece.until or (
             piece.value.type == value.type and self.may_end_in(value, piece)
         )
 
@@ -477,11 +478,12 @@ class _Planner:
             if value in self.fixed:
                 continue
             old = reuse(k)
-            if old is not None and self.fits(value, self.owned[old]):
+            time = self.lives.spans[op].start
+            if old is not None and self.fits(value, self.owned[old], time):
                 self.own(value, self.owned.pop(old))
                 continue
             assert isinstance(value.type, BufType)
-            loan = self.borrow(value, self.lives.spans[op].start)
+            loan = self.borrow(value, time)
             self.own(value, self.take(value.type) if loan is None else loan)
 
     def kernel(self, op: ops.Kernel, time: int) -> None:

@@ -96,7 +96,7 @@ def cuts_of_depth(p: Product) -> tuple[int, ...]:
     parts = round(panel / near) if p.machine.has_masks else ceil(2 * panel / near)
     extents = [axis.extent for axis in p.op.axes]
     fixed = [n for n in extents if isinstance(n, int)]
-    if parts < 2 or p.group > 1 or len(fixed) < len(extents) or p.sums() is None:
+    if parts < 2 or p.group > 1 or p.has_few or len(fixed) < len(extents) or p.sums() is None:
         return ()
     # Lines of zeros fill the last part.
     return (parts,) if p.line and len(fixed) == 1 else cuts_of(fixed, parts)

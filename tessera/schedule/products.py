@@ -27,12 +27,13 @@ from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.dependence import behind, only_loop
 from tessera.schedule.emit import without_dead
 from tessera.schedule.far_results import block_of, goes_along_rows, is_written_far, past_caches
+from tessera.schedule.few_rows import few_block, may_have_few, stores_again
 from tessera.schedule.grains import FEW, grain_of
 from tessera.schedule.machines import CachedCpu
 from tessera.schedule.narrow_products import groups_of, narrow
 from tessera.schedule.panel_by_panel import panel_cuts
 from tessera.schedule.panel_ops import ContractPanels
-from tessera.schedule.panel_rows import LOW, least_rows, may_have_few, side_by_side
+from tessera.schedule.panel_rows import LOW, least_rows, side_by_side
 from tessera.schedule.product_parts import Part, Sums, cut, cuts_of_depth
 from tessera.schedule.product_programs import is_worth_sharing, program
 from tessera.schedule.product_sides import LINE, Side
@@ -93,8 +94,8 @@ class Product:
             second operand, which is read in place, has no zeros there.
         cuts: into how many parts each axis along the depth is cut.
         by_panels: whether programs pack panels of the second operand, each for all rows.
-        has_few: whether registers for matrices multiply few rows with those of the other operand,
-            which are read where they lie.
+        has_few: whether few rows are multiplied with those of the other operand, which are read
+            where they lie.
         memory: besides results, where sums wait for the next part of the depth.
         cores: how many share it, if it is large enough.
     """
@@ -143,18 +144,17 @@ class Product:
         self.memory: list[Value] = []
         row, col = self.tallest(rows, values[0]), widest(cols)
         self.orient(row, col, values)
-        if self.may_turn():
+        self.has_few = may_have_few(self)
+        if self.has_few:
+            is_turned = size_of(row.extent) < size_of(col.extent)
+            self.orient(*(col, row, values[::-1]) if is_turned else (row, col, values))
+            self.has_few = not self.block.packs_left
+            if not self.has_few:
+                self.orient(row, col, values)
+        if not self.has_few and self.may_turn():
             straight = self.block
             self.orient(col, row, values[::-1], True)
             if self.block.cycles * TURNED > straight.cycles:
-                self.orient(row, col, values)
-        elif may_have_few(self):
-            self.has_few = True
-            is_turned = size_of(row.extent) < size_of(col.extent)
-            few = (col, row, values[::-1]) if is_turned else (row, col, values)
-            self.orient(*few)
-            if self.block.packs_left:
-                self.has_few = False
                 self.orient(row, col, values)
 
     def orient(
@@ -199,6 +199,9 @@ class Product:
             panels = side_by_side(self, best)
             best = replace(best, columns=best.columns * panels, panels=panels)
             self.block = replace(best, packs_left=not self.left.in_rows(best.rows))
+            return
+        if self.has_few:
+            self.block = few_block(self)
             return
         packing = self.right.packing_of_all()
         streams = not packing and not far[1] and self.right.bytes() > near // NEAR
@@ -420,11 +423,9 @@ class Product:
             self.col.name: jo * block.columns + sym(self.ji),
         }
         # A block that begins earlier stores those of its rows that the one before has not.
-        own = sym(self.row.name) - io * block.rows
-        guards = [
-            *([own] if first != io * block.rows else self.guard(self.row, block.rows)),
-            *self.guard(self.col, block.columns),
-        ]
+        own = () if stores_again(self) else (sym(self.row.name) - io * block.rows,)
+        of_rows = own if first != io * block.rows else self.guard(self.row, block.rows)
+        guards = (*of_rows, *self.guard(self.col, block.columns))
         copy = Copy(axes)
         code: list[Op] = []
         for op in self.nest.body.ops:

@@ -9,7 +9,7 @@ Besides the structure that every layer has:
      that a loop is going to fill;
  S4  dynamic operands are i64;
  S5  once there are places: all ops have them, and outputs of the program lie where they belong:
-     in memory of their own, or on an input each;
+     in memory of their own, or on an input each; so do those of a kernel, which nobody need read;
  S6  a nest yields only through stores: no store stands inside a region of a reduction;
  S7  once there are places: what accumulates and rounds states its order;
  S8  copies to the host and back stand outside of loops and branches, and each has one wait: a
@@ -167,6 +167,11 @@ def _collect(block: Block, placed: dict[Value, Place]) -> bool:
         places: tuple[Place, ...] = getattr(op, "places", ())
         if found and len(places) != len(op.results):
             raise _fail("S5", op, "it has no places, but others have")
+        if isinstance(op, ops.Kernel):
+            pairs = zip(op.results, places, strict=False)
+            taken = [place for v, place in pairs if not _is_empty(v)]
+            if len(set(taken)) < len(taken):
+                raise _fail("S5", op, "two of its outputs lie at one place")
         found = found or bool(places)
         placed.update(zip(op.results, places, strict=False))
         if not isinstance(op, ops.Kernel):

@@ -76,3 +76,16 @@ def test_a_loop_uses_the_memory_of_an_output() -> None:
     for _ in range(3):
         wanted = np.cumsum(np.cumsum(wanted, 0) * np.float32(0.01), 1) * np.float32(0.01)
     np.testing.assert_allclose(np.asarray(found), np.cumsum(wanted, 0) * 2, rtol=1e-3, atol=1e-5)
+
+
+def test_what_nobody_reads_is_written_elsewhere() -> None:
+    """An output of a kernel without readers does not lie where another one of its outputs does."""
+
+    def fn(x: Any) -> Any:
+        step = lambda _, c: (c[0] + c[1], c[1] * 0.5)  # noqa: E731
+        return ts.fori_loop(0, 4, step, (ts.ones_like(x), x))[0]
+
+    found = ts.jit(fn)(X)
+    np.testing.assert_allclose(np.asarray(found), 1 + X * 1.875, rtol=1e-5, atol=1e-5)
+    (loop,) = [k for k in kernels(ts.jit(fn).lower(X).schedule.body) if k.label == "scan"]
+    assert len(loop.places) == len({*loop.places}) == 2

@@ -82,6 +82,21 @@ def test_places() -> None:
     refused(GOOD.replace("types=[buf<f32[S]>]}", "types=[buf<f32[S]>], places=[arena(0)]}"), "S5")
 
 
+def test_outputs_lie_apart() -> None:
+    two = GOOD.replace(
+        "%y = schedule.kernel([%x]) {types=[buf<f32[S]>]} : buf<f32[S]>",
+        "%y, %t = schedule.kernel([%x]) {types=[buf<f32[S]>, buf<f32[S]>], places=[output(0), "
+        "output(0)]} : (buf<f32[S]>, buf<f32[S]>)",
+    )
+    two = two.replace("buf<f32[S]>) {", "buf<f32[S]>, %u: buf<f32[S]>) {")
+    two = two.replace(
+        "schedule.store(%o, %s, [])",
+        "schedule.store(%u, %s, []) {index=[i]}\n      schedule.store(%o, %s, [])",
+    )
+    refused(two, "S5.*two of its outputs lie at one place")
+    verify(parse_func(two.replace("output(0), output(0)", "output(0), arena(0)")), SCHEDULE)
+
+
 def test_no_stores_in_reductions() -> None:
     text = GOOD.replace(
         "        yield %v", "        schedule.store(%o, %v, []) {index=[i]}\n        yield %v"
