@@ -145,6 +145,11 @@ def _conversion(op: Cast | Bitcast) -> int:
     return LIMITED if source.is_float and target.kind in (Kind.INT, Kind.UINT) else 1
 
 
+def is_joined(value: Value) -> bool:
+    """Whether a value is a concatenation in another shape: rather that is stored, part by part."""
+    return isinstance(value.op, Reshape) and isinstance(value.op.operands[0].op, Concatenate)
+
+
 def is_stored(value: Value, cost: int, count: float) -> bool:
     """Whether an operand of a product on a GPU is stored before it: one of some work, unless it is
     computed from no more than half of its bytes, as values of 4 bits are, and the product reads it

@@ -45,6 +45,7 @@ from tessera.schedule.cost import (
     IN_ORDER,
     Costs,
     are_windows,
+    is_joined,
     is_stored,
     is_widened,
     points,
@@ -256,8 +257,7 @@ class Fusion:
         narrow = self.strategy.computes_operands and (is_widened(value) or are_windows(value))
         if narrow or isinstance(value.op, (Broadcast, Windows)):
             return ""  # rather its operand, which is smaller
-        cost = self.costs.element.get(value, 0)
-        size = points(tensor(value).shape)
+        cost, size = self.costs.element.get(value, 0), points(tensor(value).shape)
         strategy = self.strategy
         shared = self.shared_evaluations(size, uses)
         total = float(shared)
@@ -288,7 +288,7 @@ class Fusion:
         copies = len({id(nest) for nest, _ in uses})
         if cost >= LONG_CODE and copies > strategy.max_copies and not is_large:
             return f"its code is long, and {copies} kernels would hold a copy"
-        if cost <= strategy.cheap:
+        if cost <= strategy.cheap or is_joined(value):
             return ""
         limit = strategy.extra_cost_large if is_large else strategy.extra_cost
         if extra <= limit or extra * size <= SMALL:

@@ -54,6 +54,16 @@ def apart(x: Any) -> Any:
     return ts.pad(x[:, ::5], ((1, 0), (1, 2))), ts.roll(x, 1, axis=0)[:, 7:8]
 
 
+def apart_on_both_sides(x: Any) -> Any:
+    """The same of elements that are close by, of which either row has some."""
+    found = list[Any]()
+    for k, step in ((1, 2), (3, 4), (5, 8)):
+        end = x.shape[1] // step * step
+        half = ts.concat([x[:, k:end:step], x[::-1, :end:step]])
+        found.append(ts.where(ts.roll(half, 1, axis=0) > half, half, x[:1, :1]))
+    return ts.concat(found, axis=1)
+
+
 def stored_apart(x: Any) -> Any:
     return x.at[:, 1::6].set(x[:, 1::6][:, ::-1])
 
@@ -65,7 +75,10 @@ def at_places(x: Any) -> Any:
     return ts.where(inside, x[:, ts.clip(places, 0, x.shape[1] - 1)], x[:, :1])
 
 
-FUNCTIONS = [rolled, both_ways, turned, padded, chosen, updated, apart, stored_apart, at_places]
+FUNCTIONS = [
+    rolled, both_ways, turned, padded, chosen, updated, apart, apart_on_both_sides, stored_apart,
+    at_places,
+]  # fmt: skip
 
 
 def inputs_of(columns: int, dtype: DType) -> list[Any]:
@@ -97,6 +110,25 @@ def test_where_it_is_written(dtype: DType, level: str, named: bool) -> None:
     text = Lowered(graph_of(padded, ((5, 300),), dtype), machine(level)).llvm
     assert ("tessera.load_some" in text) is named
     assert ("llvm.masked.load" in text) is not named
+
+
+def flipped_twice(x: Any) -> Any:
+    """Of each point one of four elements, which conditions of rows say."""
+    for rows in (2, 4):
+        x = ts.reshape(x, (rows, 2, 2, -1))
+        x = ts.concat([x[:, :1], ts.flip(x[:, 1:], axis=2)], axis=1)
+    return x
+
+
+@every_pair(("level", LEVELS), ("dtype", [dt.complex64, dt.complex128]))
+def test_some_complex_numbers(dtype: DType, level: str) -> None:
+    """Their parts are picked out of vectors, and not gathered."""
+    graph = graph_of(flipped_twice, ((16 * 37,),), dtype)
+    inputs = [np.asarray(x, dtype.np) * (1 - 2j) for x in values(((16 * 37,),), dt.float64)]
+    lowered = check_levels(graph, inputs, machine=machine(level))
+    assert "where=[" in str(lowered.schedule)
+    if level != "x86-64":
+        assert "target.gather" not in str(lowered.target)
 
 
 @pytest.mark.unchecked

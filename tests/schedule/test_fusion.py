@@ -140,6 +140,19 @@ def test_part_of_a_reduction_computes_no_more_than_the_part() -> None:
     assert str(nests_of(func)[0].axes[0]) == "i0: 2"
 
 
+def test_stacks_of_stacks_are_stored_part_by_part() -> None:
+    """In another shape, too, in which what follows reads them."""
+
+    def halves(x: Any, count: int) -> Any:
+        x = reshape(x, (count, 2, 64 // count))
+        a, b = [slice_axis(x, 1, k, k + 1) for k in (0, 1)]
+        a, b = e.sub(e.tanh(a), b), e.add(a, e.tanh(b))
+        return concatenate([a, b], 1)
+
+    func = check(lambda x: halves(halves(halves(x, 1), 2), 4), typed(128))
+    assert counts(func) == (3, 6, 6)
+
+
 # --- contractions -----------------------------------------------------------------------------
 
 

@@ -30,6 +30,11 @@ CLOSE = 16
 """Elements so far apart are picked from vectors of their neighbours; a gather takes a cycle or two
 for each. Every 8th float32 of rows of 1024 takes 0.6 of a gather's time (Zen 5), int8 a fifth."""
 
+CLOSE_SOME = 64
+"""Bits of what is picked so under a mask, but for every second element: parts of complex64 take an
+eighth of a gather's time, every 4th or 8th byte a quarter or half of it. Every 4th float64 takes
+three to five times as long (Zen 4), as vectors lie where nothing is read."""
+
 CLOSE_BYTES = 96
 """The same in bytes: vectors read all lines, also where elements lie in every second one. For every
 12th float64 they take as long as gathers in the second cache, half as long in memory; for every
@@ -298,8 +303,8 @@ def _load_row(
     step = constant_of(stride)
     if step == 0:
         return _repeated(s, box, offset, mask, fill)
-    if mask is None and step is not None and _is_close(step, box):
-        return _picked(s, box, offset, step)
+    if step is not None and _is_close(step, box) and (mask is None or _masks_some(s, box, step)):
+        return _picked(s, box, offset, step, mask, fill)
     lanes = s.emit(t.Lanes(box.lanes, int64, loc=s.loc))
     offsets = s.map(
         "add", s.splat(offset, box.lanes), s.map("mul", lanes, s.splat(stride, box.lanes))
@@ -327,17 +332,32 @@ def _repeated(s: Lowering, box: Box, offset: Value, mask: Value | None, fill: Va
     return row if mask is None else s.map("select", mask, row, fill)
 
 
-def _picked(s: Lowering, box: Box, offset: Value, step: int) -> Value:
+def _masks_some(s: Lowering, box: Box, step: int) -> bool:
+    """Whether elements so far apart are picked from vectors of neighbours of which some are read,
+    sooner than each is gathered."""
+    bits = box.view.dtype.bits
+    return (step == 2 or step * bits <= CLOSE_SOME) and s.machine.masks(bits)
+
+
+def _picked(
+    s: Lowering, box: Box, offset: Value, step: int, mask: Value | None, fill: Value
+) -> Value:
     """Every `step`-th element, out of as many vectors of neighbours; nothing behind the last one
-    is read."""
+    is read, and under a mask no other element."""
     lanes, type = box.lanes, VecType(box.lanes, box.view.dtype)
     # The last vector ends with the last element.
     starts = [min(k * lanes, (lanes - 1) * step + 1 - lanes) for k in range(step)]
     parts: list[Part] = []
     for k, start in enumerate(starts):
         at = s.map("add", offset, s.index(start))
-        row = s.emit(t.Load(box.view.ptr, at, (), type, loc=s.loc))
         held = {i: i * step - start for i in range(lanes) if k == i * step // lanes}
+        some: tuple[Value, ...] = ()
+        if mask is not None:
+            none = s.const(False, mask.type)
+            wanted = {place: i for i, place in held.items()}
+            picks = tuple([wanted.get(place, lanes) for place in range(lanes)])
+            some = (s.emit(t.Shuffle(mask, none, picks, loc=s.loc)), fill)
+        row = s.emit(t.Load(box.view.ptr, at, some, type, loc=s.loc))
         parts.append((row, held))
     return joined(s, parts, lanes)
 
