@@ -217,6 +217,70 @@ def _convnet_cost(batch: int, side: int, width: int) -> Cost:
     return Cost(4 * (3 * full + 20 * width**2), 3 * work)
 
 
+def residual(lib: Any) -> Loss:
+    """A stem and a residual block with batch norms, features last, mean, cross entropy."""
+    xp = lib.xp
+
+    def convolve(x: Any, w: Any) -> Any:
+        forms, pad = ("NHWC", "HWIO", "NHWC"), ((1, 1), (1, 1))
+        if lib.name == "jax":
+            return lib.module.lax.conv_general_dilated(x, w, (1, 1), pad, dimension_numbers=forms)
+        if lib.name.startswith("tessera"):
+            return lib.module.conv_general(x, w, (1, 1), pad, dimension_numbers=forms)
+        x, w = np.moveaxis(x, -1, 1), np.transpose(w, (3, 2, 0, 1))
+        return np.moveaxis(numpy_convolution(x, w, 1, 1), 1, -1)
+
+    def normalized(x: Any, scale: Any, shift: Any) -> Any:
+        centred = x - xp.mean(x, axis=(0, 1, 2))
+        return centred / xp.sqrt(xp.mean(centred * centred, axis=(0, 1, 2)) + 1e-5) * scale + shift
+
+    def loss(p: Any, x: Any, y: Any) -> Any:
+        x = xp.maximum(normalized(convolve(x, p["stem"]), p["scale0"], p["shift0"]), 0)
+        h = xp.maximum(normalized(convolve(x, p["first"]), p["scale1"], p["shift1"]), 0)
+        h = normalized(convolve(h, p["second"]), p["scale2"], p["shift2"])
+        logits = xp.mean(xp.maximum(x + h, 0), axis=(1, 2)) @ p["out"]
+        return _cross_entropy(xp, logits, y)
+
+    return loss
+
+
+def _residual_torch(torch: Any) -> Loss:
+    """The same; its tensors with features last are views of those with features first."""
+    functional = torch.nn.functional
+
+    def layer(p: Any, x: Any, name: str, n: int) -> Any:
+        x = functional.conv2d(x, p[name].permute(3, 2, 0, 1), padding=1)
+        return functional.batch_norm(x, None, None, p[f"scale{n}"], p[f"shift{n}"], training=True)
+
+    def loss(p: Any, x: Any, y: Any) -> Any:
+        x = torch.relu(layer(p, x.permute(0, 3, 1, 2), "stem", 0))
+        h = layer(p, torch.relu(layer(p, x, "first", 1)), "second", 2)
+        return functional.cross_entropy(torch.relu(x + h).mean((2, 3)) @ p["out"], y)
+
+    return loss
+
+
+def _residual_data(
+    rng: np.random.Generator, batch: int, side: int, width: int
+) -> tuple[Any, ...]:
+    params = {"stem": normal(rng, 3, 3, 3, width, scale=0.2)}
+    for n, name in enumerate(("first", "second", "")):
+        if name:
+            params[name] = normal(rng, 3, 3, width, width, scale=(9 * width) ** -0.5)
+        params[f"scale{n}"] = 1 + normal(rng, width, scale=0.1)
+        params[f"shift{n}"] = normal(rng, width, scale=0.1)
+    params["out"] = normal(rng, width, 10, scale=0.3)
+    labels = np.eye(10, dtype=F32)[rng.integers(0, 10, batch)]
+    return params, normal(rng, batch, side, side, 3), labels
+
+
+def _residual_cost(batch: int, side: int, width: int) -> Cost:
+    places = batch * side**2
+    # Nobody needs the gradient of the images.
+    work = 2 * places * (2 * 27 * width + 3 * 2 * 9 * width**2)
+    return Cost(4 * (3 * places + 18 * width**2), work)
+
+
 # --- transformer block ---
 
 
@@ -447,6 +511,10 @@ PROGRAMS = [
     _step(
         "convnet training", convnet, _convnet_torch, _convnet_data, _convnet_cost,
         [{"batch": 16, "side": 32, "width": 32}], {"batch": 2, "side": 4, "width": 2},
+    ),
+    _step(
+        "residual block training", residual, _residual_torch, _residual_data, _residual_cost,
+        [{"batch": 16, "side": 32, "width": 32}], {"batch": 3, "side": 4, "width": 2},
     ),
     _step(
         "transformer block training", block_loss, _block_torch, _block_data,

@@ -106,9 +106,11 @@ def is_widened(value: Value) -> bool:
 
 
 def are_windows(value: Value) -> bool:
-    """Whether a value is windows of an array some dims of which are cut into several: those of a
-    convolution in groups. They are read where they are, as others."""
+    """Whether a value is windows of an array some dims of which are cut into several, those of a
+    convolution in groups, or in another order. They are read where they are, as others."""
     op = value.op
+    if isinstance(op, Transpose):
+        return isinstance(op.x.op, Windows) or are_windows(op.x)
     if not isinstance(op, Reshape) or not isinstance(op.x.op, Windows):
         return False
     before, after = tensor(op.x).shape, list(tensor(value).shape)

@@ -22,6 +22,7 @@ from tessera.ir.intexpr import sym
 from tessera.ir.walk import walk
 from tessera.schedule import ops
 from tessera.schedule.from_graph import from_graph, lower
+from tessera.schedule.rebuild import kernels
 from tessera.target.machine import machine
 from tests.counting import calls
 from tests.differential.levels import check_levels, graph_of, values
@@ -154,6 +155,21 @@ def test_stacks_of_stacks_are_stored_part_by_part() -> None:
 
 
 # --- contractions -----------------------------------------------------------------------------
+
+
+def test_windows_of_what_is_computed_are_not_copied() -> None:
+    """Also where a convolution reads them in one order, and the gradient of its weights in another:
+    they are nine times what they are taken from, and that is stored."""
+
+    def loss(w: Any, x: Any) -> Any:
+        sides = ("NHWC", "HWIO", "NHWC")
+        y = ts.conv_general(ts.maximum(x * 2, 0), w, (1, 1), "SAME", dimension_numbers=sides)
+        return ts.sum(y * y)
+
+    types = [ts.ShapeDtypeStruct(s, ts.float32) for s in ((3, 3, 32, 32), (4, 16, 16, 32))]
+    lowered = ts.jit(ts.grad(loss)).lower(*types)
+    stored = [t.size for kernel in kernels(lowered.schedule.body) for t in kernel.types]
+    assert max(stored) == 4 * 18 * 18 * 32
 
 
 def test_layer_is_one_kernel() -> None:
