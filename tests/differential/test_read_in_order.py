@@ -155,6 +155,20 @@ def test_a_small_operand_is_copied_along_the_depth(dtype: dt.DType) -> None:
     assert "lanes along the depth" in str([info.reason for info in lowered.kernels()])
 
 
+@pytest.mark.parametrize("level", [name for name in LEVELS if name != "x86-64"])
+@pytest.mark.parametrize("columns", [2, 3, 6, 7])
+def test_few_columns_are_copied_along_the_depth(columns: int, level: str) -> None:
+    """Those that would fill few lanes, and all where the other operand is computed for each."""
+    types = [typed(70, 130), typed(130, columns)]
+    few = {"x86-64-v3": 3, "x86-64-v4": 6}[level]
+    for fn, most in ((product, few), (lambda x, y: product(e.mul(x, 0.5), y), 7)):
+        lowered = check(fn, *types, level=level, cut=None)
+        reasons = str([info.reason for info in lowered.kernels()])
+        assert ("lanes along the depth" in reasons) is (columns <= most)
+    lowered = check(product, typed(60, 130), typed(130, columns), level=level, cut=None)
+    assert "lanes along the depth" not in str([info.reason for info in lowered.kernels()])
+
+
 @pytest.mark.skipif("x86-64-v4" not in LEVELS, reason="needs 16 lanes")
 def test_what_stands_before_a_product_with_lanes_along_the_depth() -> None:
     def fn(x: Any, y: Any) -> Any:
