@@ -694,6 +694,36 @@ def while_step(g: Generator) -> bool:
     return True
 
 
+def loop_step(g: Generator) -> bool:
+    """A loop that carries two arrays, which change places, stay or go on apart, and of which one or
+    both are used."""
+    k = g.pick(lambda x: is_float(x) and x.bound < 100)
+    if k is None:
+        return False
+    a = g.items[k]
+    m = g.pick(lambda x: (x.shape, x.dtype) == (a.shape, a.dtype) and x.bound < 100)
+    count, kind, used = (int(g.rng.integers(0, n)) for n in (4, 4, 3))
+
+    def step(v: list[Any]) -> Any:
+        zero, x, y = full((), 0, dt.int32), v[k], v[k if m is None else m]
+        types = [zero.type, x.type.strong(), x.type.strong()]
+
+        def turn(i: Any, x: Any, y: Any) -> list[Any]:
+            new = call("tanh", call("add", x, y))
+            found = ([y, new], [new, y], [new, call("sin", y)], [call("cos", y), x])[kind]
+            return [call("add", i, full((), 1, dt.int32)), *found]
+
+        cond, _ = trace_function(
+            lambda i, x, y: [call("lt", i, full((), count, dt.int32))], types, "while"
+        )
+        body, _ = trace_function(turn, types, "while")
+        _, x, y = as_tuple(bind(While, (), (zero, x, y), cond=cond.body, body=body.body))
+        return (x, y, call("sub", x, y))[used]
+
+    g.add("while", Item(a.shape, a.dtype, False, 200.0), step)
+    return True
+
+
 def scan_step(g: Generator) -> bool:
     k = g.pick(lambda x: is_float(x) and x.bound < 100 and len(x.shape) >= 1)
     if k is None:
@@ -725,7 +755,7 @@ RULES: tuple[Rule, ...] = (
     pad, concatenate, reduce_step, reduce_step, arg_reduce, dot, dot, cumulative_step, sort_step,
     gather_step, scatter_step,
     dynamic_slice_step, iota_step, random_step, cond_step, while_step,
-    scan_step,
+    scan_step, loop_step,
 )  # fmt: skip
 
 
