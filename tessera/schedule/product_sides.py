@@ -229,7 +229,10 @@ class Side:
             return False
         if not isinstance(height, int) or height < rows or (height % rows and p.in_blocks):
             return False
-        ((along, row),) = {(a.stride(last.name), a.stride(self.axis.name)) for a in self.accesses}
+        found = {(a.stride(last.name), a.stride(self.axis.name)) for a in self.accesses}
+        if not found:
+            return False  # the same at all places of the depth: it is read before these
+        ((along, row),) = found
         is_known = along == 1 and isinstance(row, int) and row >= 0
         return is_known and divides(LINE * p.group, last.extent, p.facts)
 
@@ -474,7 +477,9 @@ class Side:
             copy.guard = tuple([e for e in guard if not symbols(e).isdisjoint(depends)])
             code.append(copy.op(op))
         value = copy.find(self.value)
-        if not isinstance(self.value.op, ops.Load) or self.value.op.where:
+        load = self.value.op
+        depends = p.depends.ops[load] if isinstance(load, ops.Load) and not load.where else ()
+        if not all([not symbols(e).isdisjoint(depends) for e in guard]):
             conditions = tuple([substitute(e, mapping) for e in guard])
             value = guarded(code, value, conditions, (), SCALARS["add"])
         value = self.converted(code, value)

@@ -515,6 +515,23 @@ def test_infinities_and_nan_stay_where_they_are() -> None:
     check_levels(graph, [x, y], machine=machine("x86-64-v3"))
 
 
+@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16, dt.int8])
+@pytest.mark.parametrize("depth", [2, 3, 64])
+def test_an_operand_that_is_the_same_along_the_depth(depth: int, dtype: dt.DType) -> None:
+    def fn(x: Any, y: Any) -> Any:
+        sides = [e.cast(x, dt.int32) if dtype is dt.int8 else x, y]
+        sides = [broadcast(side, (*side.shape, depth), (0,)) for side in sides]
+        return dot_general(sides[0], e.cast(sides[1], sides[0].dtype), ((1,), (1,)))
+
+    types = [typed(64, dtype=dtype), typed(33, dtype=dtype)]
+    rng = np.random.default_rng(8)
+    inputs = [rng.integers(-9, 9, t.shape).astype(t.dtype.np) for t in types]
+    if dtype is not dt.int8:
+        inputs[0][5] = np.inf  # which times the zeros behind the depth is none
+    for cpu in (with_pairs(), machine("x86-64-v4-vnni"), machine("x86-64-v4-amx")):
+        check_levels(traced(fn, *types), inputs, machine=cpu)
+
+
 @pytest.mark.parametrize("level", GROUPED)
 def test_batches_of_groups(level: str) -> None:
     def fn(x: Any, y: Any) -> Any:
