@@ -529,6 +529,33 @@ def dot(g: Generator) -> bool:
     return True
 
 
+def narrow_dot(g: Generator) -> bool:
+    """A product of narrow integers, or of what is the same along its depth, in wide ones."""
+    narrow = (dt.int8, dt.uint8, dt.int16)
+    k = g.pick(lambda x: x.dtype in narrow and 1 <= len(x.shape) <= 2)
+    j = g.pick(lambda x: x.dtype in narrow and 1 <= len(x.shape) <= 2)
+    if k is None or j is None:
+        return False
+    a, b = g.items[k].shape, g.items[j].shape
+    depth = a[-1] if len(a) == 2 else b[-1] if len(b) == 2 else g.size()
+    if any(len(shape) == 2 and shape[1] != depth for shape in (a, b)):
+        return False
+    if max(a[0], b[0]) * depth > 400:
+        return False
+
+    def step(v: list[Any]) -> Any:
+        sides = [elementwise.cast(v[at], dt.int32) for at in (k, j)]
+        deep = next((x.shape[1] for x in sides if len(x.shape) == 2), depth)
+        wide = [
+            x if len(x.shape) == 2 else rearrange.broadcast(x, (x.shape[0], deep), (0,))
+            for x in sides
+        ]
+        return contract.dot_general(*wide, ((1,), (1,)))
+
+    g.add("narrow dot", Item((a[0], b[0]), dt.int32, True, 6.0), step)
+    return True
+
+
 def cumulative_step(g: Generator) -> bool:
     k = g.pick(lambda x: len(x.shape) >= 1 and x.bound < 1e3 and is_number(x))
     if k is None:
@@ -752,7 +779,8 @@ def scan_step(g: Generator) -> bool:
 RULES: tuple[Rule, ...] = (
     unary, unary, unary, binary, binary, binary, compare, select, cast, transpose, reshape,
     broadcast, slice_step, reverse,
-    pad, concatenate, reduce_step, reduce_step, arg_reduce, dot, dot, cumulative_step, sort_step,
+    pad, concatenate, reduce_step, reduce_step, arg_reduce, dot, dot, narrow_dot, cumulative_step,
+    sort_step,
     gather_step, scatter_step,
     dynamic_slice_step, iota_step, random_step, cond_step, while_step,
     scan_step, loop_step,
