@@ -50,9 +50,21 @@ def _linear(xp: Any, **size: Any) -> Any:
     return _transposed(xp, "NT")
 
 
-def _linear_data(rng: np.random.Generator, m: int, n: int, k: int) -> tuple[Any, ...]:
+def _linear_data(
+    rng: np.random.Generator, m: int, n: int, k: int, dtype: Any = ml_dtypes.bfloat16
+) -> tuple[Any, ...]:
     x, w = normal(rng, m, k), normal(rng, n, k, scale=k**-0.5)
-    return x.astype(ml_dtypes.bfloat16), w.astype(ml_dtypes.bfloat16)
+    return x.astype(dtype), w.astype(dtype)
+
+
+def _linear_int8(lib: Any, **size: Any) -> Any:
+    ts = lib.module
+    return lib.jit(lambda x, w: ts.einsum("mk,nk->mn", x, w, preferred_element_type=ts.int32))
+
+
+def _linear_int8_jax(lib: Any, **size: Any) -> Any:
+    jnp = lib.xp
+    return lib.jit(lambda x, w: jnp.matmul(x, w.T, preferred_element_type=jnp.int32))
 
 
 def _ours_int8(lib: Any, **size: Any) -> Any:
@@ -198,6 +210,42 @@ PROGRAMS = [
         reference=lambda x, w: x @ w.T,
         tolerance=1e-2,
         quick=(1,),
+    ),
+    Program(
+        "linear f32",
+        lambda rng, m, n, k: _linear_data(rng, m, n, k, F32),
+        {
+            **shared(_linear, "tessera", "jax", "numpy"),
+            **torch_program(lambda torch, **size: torch.nn.functional.linear),
+        },
+        lambda m, n, k: _cost(m, n, k, 4),
+        [
+            {"m": 16, "n": 4096, "k": 1024},
+            {"m": 64, "n": 3072, "k": 768},
+            {"m": 16, "n": 50257, "k": 768},
+        ],
+        {"m": 9, "n": 40, "k": 64},
+        reference=lambda x, w: x @ w.T,
+        quick=(0,),
+    ),
+    Program(
+        "linear int8",
+        lambda rng, m, n, k: (_bytes_in(rng, m, n, k)[0], _bytes_in(rng, n, m, k)[0]),
+        {
+            "tessera": _linear_int8,
+            "jax": _linear_int8_jax,
+            **torch_program(lambda torch, **size: lambda x, w: torch._int_mm(x, w.T)),
+        },
+        lambda m, n, k: _cost(m, n, k, 1, "int8", 4),
+        [
+            {"m": 32, "n": 4096, "k": 1024},
+            {"m": 128, "n": 3072, "k": 768},
+            {"m": 32, "n": 50257, "k": 768},
+        ],
+        {"m": 24, "n": 40, "k": 64},
+        reference=lambda x, w: x.astype(float) @ w.astype(float).T,
+        tolerance=0,
+        quick=(0,),
     ),
     Program(
         "gemm int8",

@@ -9,13 +9,13 @@ are not is done here: reads are confined to the buffer, writes are left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tessera.graph.ops.gather import Gather, IndexMode, Scatter
 from tessera.ir.core import Block, Func, Op
 from tessera.ir.intbounds import affine_in
 from tessera.ir.intexpr import Dim, Facts, IntExpr, maximum, minimum, symbols
-from tessera.ir.intnode import FloorDiv
+from tessera.ir.intnode import FloorDiv, Sym
 from tessera.ir.walk import map_ops, walk
 from tessera.schedule import ops
 from tessera.schedule.bounds import holds
@@ -66,21 +66,39 @@ def unproved(op: Op, facts: Facts) -> tuple[Dim, ...]:
     found: list[Dim] = []
     for place, size in zip(op.index, op.buf.type.shape, strict=True):
         for e in (place, size - 1 - place):
-            if not _holds(e, facts) and not any(_holds(e - known, facts) for known in given):
+            if not any(_holds(one, given, facts) for one in _sufficient(e, facts)):
                 found.append(e)
     return tuple(found)
 
 
-def _holds(e: Dim, facts: Facts) -> bool:
-    """Whether an expression is known not to be negative; also q - n // d where n < (q + 1) * d."""
-    if holds(e, facts):
-        return True
+def _holds(e: Dim, given: Sequence[Dim], facts: Facts) -> bool:
+    """Whether an expression is known not to be negative, perhaps as others are not."""
+    return holds(e, facts) or any(holds(e - known, facts) for known in given)
+
+
+def _sufficient(e: Dim, facts: Facts) -> Iterator[Dim]:
+    """Expressions that are negative if this one is: also (q + 1) * d - 1 - n of q - n // d, and it
+    where symbols are largest that lessen it."""
+    yield e
     for mono in () if isinstance(e, int) else e.coeffs:
         for atom in mono:
             found = affine_in(e, atom) if isinstance(atom, FloorDiv) else None
             if isinstance(atom, FloorDiv) and found is not None and found[0] == -1:
-                return holds((found[1] + 1) * atom.den - 1 - atom.num, facts)
-    return False
+                below = (found[1] + 1) * atom.den - 1 - atom.num
+                yield below
+                yield _least(below, facts)
+                return
+
+
+def _least(e: Dim, facts: Facts) -> Dim:
+    """An expression where symbols that lessen it are as large as others let them be."""
+    atoms = () if isinstance(e, int) else [atom for mono in e.coeffs for atom in mono]
+    for atom in atoms:
+        end = facts.range_of(atom.name)[1] if isinstance(atom, Sym) else None
+        found = affine_in(e, atom)
+        if end is not None and found is not None and found[0] == -1:
+            e = found[1] - end
+    return e
 
 
 def confined(op: Op, conditions: Sequence[Dim]) -> Op:

@@ -9,7 +9,8 @@ Besides the structure that every layer has:
      that a loop is going to fill;
  S4  dynamic operands are i64;
  S5  once there are places: all ops have them, and outputs of the program lie where they belong:
-     in memory of their own, or on an input each; so do those of a kernel, which nobody need read;
+     in memory of their own, or on an input each; no two outputs of a kernel lie at one place, even
+     if nobody reads them;
  S6  a nest yields only through stores: no store stands inside a region of a reduction;
  S7  once there are places: what accumulates and rounds states its order;
  S8  copies to the host and back stand outside of loops and branches, and each has one wait: a
