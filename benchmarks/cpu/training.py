@@ -263,13 +263,15 @@ def _residual_torch(torch: Any) -> Loss:
 def _residual_data(
     rng: np.random.Generator, batch: int, side: int, width: int
 ) -> tuple[Any, ...]:
-    params = {"stem": normal(rng, 3, 3, 3, width, scale=0.2)}
-    for n, name in enumerate(("first", "second", "")):
-        if name:
-            params[name] = normal(rng, 3, 3, width, width, scale=(9 * width) ** -0.5)
+    params = {
+        "stem": normal(rng, 3, 3, 3, width, scale=0.2),
+        "first": normal(rng, 3, 3, width, width, scale=(9 * width) ** -0.5),
+        "second": normal(rng, 3, 3, width, width, scale=(9 * width) ** -0.5),
+        "out": normal(rng, width, 10, scale=0.3),
+    }
+    for n in range(3):
         params[f"scale{n}"] = 1 + normal(rng, width, scale=0.1)
         params[f"shift{n}"] = normal(rng, width, scale=0.1)
-    params["out"] = normal(rng, width, 10, scale=0.3)
     labels = np.eye(10, dtype=F32)[rng.integers(0, 10, batch)]
     return params, normal(rng, batch, side, side, 3), labels
 

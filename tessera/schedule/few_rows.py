@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tessera.ir.types import ScalarType
 from tessera.schedule import ops
 from tessera.schedule.blocking import Blocking
 from tessera.schedule.sizes import size_of
@@ -65,9 +64,8 @@ def may_have_few(p: Product) -> bool:
 
 def few_block(p: Product) -> Blocking:
     """The block of vectors of such a product, whose few rows are its columns."""
-    large, vectors = p.left, 1 if size_of(p.col.extent) <= p.lanes else 2
-    lies = large.in_rows(HEIGHT) and large.value.type == ScalarType(large.element)
-    return Blocking(HEIGHT, vectors * p.lanes, packs_left=not lies)
+    vectors = 1 if size_of(p.col.extent) <= p.lanes else 2
+    return Blocking(HEIGHT, vectors * p.lanes, packs_left=not p.left.is_taken_in_rows(HEIGHT))
 
 
 def stores_again(p: Product) -> bool:

@@ -474,11 +474,11 @@ class _Planner:
 
     def results(self, op: Op, reuse: Callable[[int], Value | None]) -> None:
         """Places results: where they must be, on a dying buffer, or in fresh memory."""
+        time = self.lives.spans[op].start
         for k, value in enumerate(op.results):
             if value in self.fixed:
                 continue
             old = reuse(k)
-            time = self.lives.spans[op].start
             if old is not None and self.fits(value, self.owned[old], time):
                 self.own(value, self.owned.pop(old))
                 continue

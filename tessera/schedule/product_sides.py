@@ -212,9 +212,13 @@ class Side:
         where an instruction adds products in groups, along the depth as it takes them."""
         p = self.product
         if p.group > 1:
-            return self.in_rows(1) and self.value.type == ScalarType(self.element)
+            return self.is_taken_in_rows(1)
         beside = [0 < self.stride(axis) <= BESIDE for axis in (self.axis, p.op.axes[-1])]
         return isinstance(self.axis.extent, int) and any(beside)
+
+    def is_taken_in_rows(self, rows: int) -> bool:
+        """Whether blocks of so many rows read the operand where it is, as it is multiplied."""
+        return self.in_rows(rows) and self.value.type == ScalarType(self.element)
 
     def in_rows(self, rows: int) -> bool:
         """Whether registers for matrices read the operand where it is, in blocks of so many rows:

@@ -699,6 +699,19 @@ def cond_step(g: Generator) -> bool:
     return True
 
 
+def repeated(count: int, init: list[Any], types: list[Any], turn: Callable[..., Any]) -> Any:
+    """What a loop of so many steps has made of some arrays."""
+    zero = full((), 0, dt.int32)
+    types = [zero.type, *types]
+    cond, _ = trace_function(
+        lambda i, *_: [call("lt", i, full((), count, dt.int32))], types, "while"
+    )
+    body, _ = trace_function(
+        lambda i, *xs: [call("add", i, full((), 1, dt.int32)), *turn(*xs)], types, "while"
+    )
+    return as_tuple(bind(While, (), (zero, *init), cond=cond.body, body=body.body))[1:]
+
+
 def while_step(g: Generator) -> bool:
     k = g.pick(lambda x: is_float(x) and x.bound < 100)
     if k is None:
@@ -707,15 +720,7 @@ def while_step(g: Generator) -> bool:
     count = int(g.rng.integers(0, 4))
 
     def step(v: list[Any]) -> Any:
-        zero = full((), 0, dt.int32)
-        types = [zero.type, v[k].type]
-        cond, _ = trace_function(
-            lambda i, x: [call("lt", i, full((), count, dt.int32))], types, "while"
-        )
-        body, _ = trace_function(
-            lambda i, x: [call("add", i, full((), 1, dt.int32)), call("tanh", x)], types, "while"
-        )
-        return as_tuple(bind(While, (), (zero, v[k]), cond=cond.body, body=body.body))[1]
+        return repeated(count, [v[k]], [v[k].type], lambda x: [call("tanh", x)])[0]
 
     g.add("while", Item(a.shape, a.dtype, False, a.bound), step)
     return True
@@ -732,19 +737,12 @@ def loop_step(g: Generator) -> bool:
     count, kind, used = (int(g.rng.integers(0, n)) for n in (4, 4, 3))
 
     def step(v: list[Any]) -> Any:
-        zero, x, y = full((), 0, dt.int32), v[k], v[k if m is None else m]
-        types = [zero.type, x.type.strong(), x.type.strong()]
-
-        def turn(i: Any, x: Any, y: Any) -> list[Any]:
+        def turn(x: Any, y: Any) -> list[Any]:
             new = call("tanh", call("add", x, y))
-            found = ([y, new], [new, y], [new, call("sin", y)], [call("cos", y), x])[kind]
-            return [call("add", i, full((), 1, dt.int32)), *found]
+            return ([y, new], [new, y], [new, call("sin", y)], [call("cos", y), x])[kind]
 
-        cond, _ = trace_function(
-            lambda i, x, y: [call("lt", i, full((), count, dt.int32))], types, "while"
-        )
-        body, _ = trace_function(turn, types, "while")
-        _, x, y = as_tuple(bind(While, (), (zero, x, y), cond=cond.body, body=body.body))
+        init = [v[k], v[k if m is None else m]]
+        x, y = repeated(count, init, [v[k].type.strong()] * 2, turn)
         return (x, y, call("sub", x, y))[used]
 
     g.add("while", Item(a.shape, a.dtype, False, 200.0), step)
