@@ -88,15 +88,22 @@ def _mlp_data(rng: np.random.Generator, batch: int, hidden: int) -> tuple[Any, .
 # --- convolutions ---
 
 
-def _convolve(lib: Any, x: Any, w: Any, stride: int, groups: int) -> Any:
-    pad = ((w.shape[2] // 2,) * 2,) * 2
+FEATURES_FIRST, FEATURES_LAST = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
+
+
+def _convolve(
+    lib: Any, x: Any, w: Any, stride: int, groups: int, forms: Any = FEATURES_FIRST
+) -> Any:
+    pad = ((w.shape[forms[1].index("H")] // 2,) * 2,) * 2
+    how = {"feature_group_count": groups, "dimension_numbers": forms}
     if lib.name == "jax":
-        return lib.module.lax.conv_general_dilated(
-            x, w, (stride, stride), pad, feature_group_count=groups
-        )
+        return lib.module.lax.conv_general_dilated(x, w, (stride, stride), pad, **how)
     if lib.name.startswith("tessera"):
-        return lib.module.conv_general(x, w, (stride, stride), pad, feature_group_count=groups)
-    return numpy_convolution(x, w, stride, groups)
+        return lib.module.conv_general(x, w, (stride, stride), pad, **how)
+    if forms is FEATURES_FIRST:
+        return numpy_convolution(x, w, stride, groups)
+    x, w = np.moveaxis(x, -1, 1), np.transpose(w, (3, 2, 0, 1))
+    return np.moveaxis(numpy_convolution(x, w, stride, groups), 1, -1)
 
 
 def numpy_convolution(x: np.ndarray, w: np.ndarray, stride: int, groups: int) -> np.ndarray:
@@ -222,13 +229,7 @@ def residual(lib: Any) -> Loss:
     xp = lib.xp
 
     def convolve(x: Any, w: Any) -> Any:
-        forms, pad = ("NHWC", "HWIO", "NHWC"), ((1, 1), (1, 1))
-        if lib.name == "jax":
-            return lib.module.lax.conv_general_dilated(x, w, (1, 1), pad, dimension_numbers=forms)
-        if lib.name.startswith("tessera"):
-            return lib.module.conv_general(x, w, (1, 1), pad, dimension_numbers=forms)
-        x, w = np.moveaxis(x, -1, 1), np.transpose(w, (3, 2, 0, 1))
-        return np.moveaxis(numpy_convolution(x, w, 1, 1), 1, -1)
+        return _convolve(lib, x, w, 1, 1, FEATURES_LAST)
 
     def normalized(x: Any, scale: Any, shift: Any) -> Any:
         centred = x - xp.mean(x, axis=(0, 1, 2))
