@@ -15,6 +15,7 @@ from typing import TypeVar
 from tessera.errors import CompileError
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.effects import is_removable
+from tessera.ir.walk import walk
 
 OpT = TypeVar("OpT", bound=Op)
 
@@ -147,12 +148,12 @@ def rewrite_greedy(func: Func, rules: RuleSet, limit: int | None = None) -> Func
     Args:
         func: the function; it is not changed.
         rules: the rules.
-        limit: the most rewrites allowed; default 100 + 20 per op.
+        limit: the most rewrites allowed; default 100 + 20 per op, at any depth.
 
     Raises:
         CompileError: the limit was reached; the message lists the rules that still fire.
     """
-    count = sum(1 for _ in func.body.ops)
+    count = sum(1 for _ in walk(func.body))
     driver = _Driver(rules, limit if limit is not None else 100 + 20 * count)
     return func.with_body(driver.block(func.body))
 

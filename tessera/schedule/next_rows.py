@@ -150,12 +150,14 @@ def fetch_next_sums(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
 
 def fetch_next_line(nest: ops.Nest) -> ops.Nest:
     """A nest with `ahead` on what searches along lines of far arrays read, if they are short."""
-    along = {op.axis.name for op in nest.body.ops if isinstance(op, ops.ArgReduce)}
-    if not along or nest.warps or nest.reduce_tile < 2:
+    searches = [op for op in nest.body.ops if isinstance(op, ops.ArgReduce)]
+    if not searches or nest.warps or nest.reduce_tile < 2:
         return nest
+    # Sums along the same line are passes over rows, where what lies ahead is another row.
+    inside = {id(op) for search in searches for op in search.body.ops}
     found: dict[Op, int] = {}
     for a in accesses(nest):
-        if len(a.inner) != 1 or a.inner[0].name not in along or not _is_plain(a.op):
+        if len(a.inner) != 1 or id(a.op) not in inside or not _is_plain(a.op):
             continue
         most = LINE // a.dtype.itemsize
         is_short = isinstance(a.inner[0].extent, int) and a.inner[0].extent <= most

@@ -212,6 +212,19 @@ def test_lines_that_are_searched(
                 assert "@llvm.prefetch" in lowered.stage("llvm")
 
 
+def test_sums_of_a_line_that_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are passes over rows: the next row is fetched for them, not what lies ahead."""
+    monkeypatch.setattr(next_rows, "FAR", 1 << 10)
+
+    def fn(x: Any) -> Any:
+        clipped = ts.minimum(x, ts.mean(x * x, axis=1, keepdims=True))
+        return ts.mean(clipped, axis=1), ts.argmax(clipped, axis=1)
+
+    x = RNG.standard_normal((5, 300)).astype(np.float32)
+    for level in LEVELS:
+        check_levels(traced(fn, typed(5, 300)), [x], machine=machine(level))
+
+
 def test_places_along_the_rows_are_no_rows() -> None:
     def fn(x: Any, places: Any) -> Any:
         return ts.take(x, places, axis=1)

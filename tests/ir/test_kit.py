@@ -429,6 +429,19 @@ def test_rewriting_reaches_into_regions() -> None:
     verify(result, SPECS["graph"])
 
 
+def test_ops_in_regions_may_be_rewritten_as_often() -> None:
+    pairs = " ".join(
+        f"%a{k} = graph.neg(%b{k}) : f32[4] %b{k + 1} = graph.neg(%a{k}) : f32[4]"
+        for k in range(300)
+    )
+    func = parse_func(
+        "func @f(%x: f32[4]) { %r = graph.call([%x]) : f32[4] body(%b0: f32[4]) {"
+        f" {pairs} yield %b300 }} return %r }}"
+    )
+    (call,) = rewrite_greedy(func, RuleSet((cancel,))).ops
+    assert call.regions[0].outputs == tuple(call.regions[0].args)
+
+
 def test_rules_that_never_end_are_named() -> None:
     with pytest.raises(CompileError, match=r"did not come to an end; still firing: forever \(\d+"):
         rewrite_greedy(parse_func(NEGATIONS), RuleSet((forever, as_difference)))
