@@ -209,6 +209,7 @@ class Choice:
         # Rows that lie apart would be read from as many places.
         near = narrow.rows_near(self, axis, self.accesses)
         side = narrow.rows_of(self, axis) if self.costly else near
+        side = side or narrow.rows_at_places(self, axis)
         if side is None:
             narrow.fill(self, axis)
             return

@@ -162,6 +162,15 @@ def take_gathered(choice: Choice) -> bool:
     return False
 
 
+def rows_at_places(choice: Choice, axis: Axis) -> Axis | None:
+    """The axis of short rows whose places take longer to compute than their elements do."""
+    told = any([isinstance(op, ops.Load) and bool(op.dyn) for op in choice.code])
+    rows = [one for one in choice.free if one is not axis]
+    if not told or not rows or not isinstance(axis.extent, int) or axis.extent >= choice.width:
+        return None
+    return rows[-1] if _fill(choice, rows[-1]) and _is_more_to_do(choice, axis) else None
+
+
 def _is_more_to_do(choice: Choice, row: Axis) -> bool:
     """Whether what tells places, and whatever else rows have one of, takes longer for each row than
     its elements do one by one, which lanes along other axes gather. 65,536 rows of f32 on a core of

@@ -15,6 +15,7 @@ from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.cumulative import CumSum
 from tessera.graph.ops.elementwise_base import cast
 from tessera.graph.ops.gather import Combine, gather, scatter
+from tessera.graph.ops.generate import iota
 from tessera.graph.ops.rearrange import broadcast, pad, reshape, reverse, transpose
 from tessera.graph.trace import bind
 from tessera.ir.intexpr import sym
@@ -358,6 +359,21 @@ def test_rows_whose_places_take_long_to_compute_are_gathered(columns: int, whole
 
     nest = chosen(fn, typed(1000, columns), typed(5000))
     assert ("whose rows are read at computed places" in nest.reason) == whole
+
+
+@pytest.mark.parametrize("columns", [2, 3, 4])
+def test_short_rows_at_places_made_of_their_numbers_are_gathered(columns: int) -> None:
+    """Nothing but what is gathered says along which axis lanes should go."""
+
+    def fn(x: Any) -> Any:
+        at = e.cast(iota((5000,), 0, dt.int32), dt.float32)
+        for _ in range(6):
+            at = e.sub(e.mul(at, 1.5), e.floor(at))
+        return at_rows(x, e.cast(at, dt.int32))
+
+    nest = chosen(fn, typed(1000, columns))
+    assert [axis.name for axis in nest.axes] == ["i1", "i0"]
+    assert nest.tile[-1] >= 8
 
 
 def test_elements_at_computed_places_have_lanes_along_these() -> None:
