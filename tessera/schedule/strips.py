@@ -188,7 +188,7 @@ class _Search:
         most = self.machine.l2 // SHARE // row - halo
         enough = max(self.machine.l2 // NEAR // row, LITTLE * halo)
         planes = prod([n for n, _ in found.planes])
-        enough = min(most, enough, found.extent * planes // PLANES)
+        enough = min(most, enough, found.extent, found.extent * planes // PLANES)
         least = max(OVERLAP * halo, enough // 2, 1)
         parts = max(PARTS, MORE * self.machine.cores)
 

@@ -15,9 +15,12 @@ from tessera import dtypes as dt
 from tessera import lowering
 from tessera.compile import Lowered
 from tessera.dtypes import DType, float32
+from tessera.ir.intexpr import symbols
 from tessera.schedule import strips
 from tessera.schedule.block_ops import Each
+from tessera.schedule.ops import Nest
 from tessera.target.machine import machine, supported_levels
+from tessera.tile.lowering.inner_ranges import inner_ranges
 from tests.differential.levels import check_donated, check_levels, graph_of, values
 from tests.pairs import each_with_one
 from tests.schedule.lowering import all_ops
@@ -112,6 +115,30 @@ def test_planes_have_strips_of_their_own() -> None:
     lowered = check(fn, ((2, 3, 40, 128),), level="x86-64", l2=1 << 15)
     for each in all_ops(lowered.schedule, Each):
         assert [axis.extent for axis in each.axes[:2]] == [2, 3]
+
+
+def test_strips_are_no_higher_than_planes() -> None:
+    """Also of many planes, and where the second cache has room for more."""
+
+    def fn(x: Any) -> Any:
+        p = ts.pad(ts.exp(x), ((0, 0), (1, 1), (1, 1)))
+        return p[:, 2:, 1:-1] * p[:, 1:-1, 2:] - p[:, :-2, 1:-1] * p[:, 1:-1, :-2]
+
+    check(fn, ((200, 8, 40),), l2=1 << 13)
+
+
+def test_most_of_a_strip_is_read_without_the_conditions_of_the_border() -> None:
+    """Which rows are inside differs from strip to strip."""
+
+    def fn(x: Any) -> Any:
+        return edges(0.3 * x[..., 0] + 0.6 * x[..., 1] + 0.1 * x[..., 2])
+
+    lowered = check(fn, ((70, 18, 3),))
+    (each,) = all_ops(lowered.schedule, Each)
+    first = next(op for op in each.body.ops if isinstance(op, Nest))
+    low, high = inner_ranges(first)["i0"]
+    (strip,) = [axis.name for axis in each.axes]
+    assert symbols(low) == symbols(high) == {strip}
 
 
 def test_windows_in_sums_read_neighbours_too() -> None:

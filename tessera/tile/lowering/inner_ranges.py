@@ -5,7 +5,7 @@ A border around an image is read under conditions, and most tiles have nothing t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 
 from tessera.ir.intbounds import is_nonneg
@@ -52,18 +52,27 @@ def inner_ranges(nest: s.Nest) -> Mapping[str, tuple[Dim, Dim]]:
         start, end = max(pairwise(ends), key=lambda ends: ends[1] - ends[0], default=(0, 0))
         found[name] = start, end - 1
         part *= (end - start) / max(ends[-1], 1)
-    return found if part >= MOST else {}
+    if part < MOST:
+        return {}
+    return {**_symbolic(nest, cuts), **found}
 
 
-def _symbolic(nest: s.Nest) -> dict[str, tuple[Dim, Dim]]:
-    """The same where extents are not known: the range in which all conditions hold, as far as there
-    is one of each kind; {} where that is known to be empty, as for what is joined."""
+def _symbolic(nest: s.Nest, known: Collection[str] = ()) -> dict[str, tuple[Dim, Dim]]:
+    """The same where extents, or what is around the nest, are not known: the range in which all
+    conditions hold, as far as there is one of each kind; {} where that is known to be empty, as for
+    what is joined.
+
+    Args:
+        nest: the nest.
+        known: axes to leave out.
+    """
     extents = {axis.name: axis.extent for axis in nest.axes}
     inner = {axis.name for op in walk(nest.body) for axis in inner_axes(op)}
     found: dict[str, tuple[Dim, Dim]] = {}
     for e in dict.fromkeys(_conditions(nest)):
         names = [name for name in symbols(e) if name in extents]
-        affine = linear_in(e, names) if len(names) == 1 else None
+        is_open = len(names) == 1 and names[0] not in known
+        affine = linear_in(e, names) if is_open else None
         # Of what a loop inside or an array says, nothing is known in front of the tile.
         if affine is None or any(name in inner or name[0] == "$" for name in symbols(affine[1])):
             continue
