@@ -2,14 +2,16 @@
 
 A random program is a few steps such as users write on arrays of one dtype: layers, normalisations,
 reductions, slices, gathers, segment sums and scans of any shape, or parts of models
-(`model_steps.py`). It is one function of the arrays and of a library, so that both run the same; so
-are its gradients for all arrays, of a weighted sum of its last two values. Both libraries run in
-one process, in turn, with as many threads as they take. What looks slower is measured again before
-it is believed.
+(`model_steps.py`), or what is computed on grids (`field_steps.py`). It is one function of the
+arrays and of a library, so that both run the same; so are its gradients for all arrays, of a
+weighted sum of its last two values. Both libraries run in one process, in turn, with as many
+threads as they take. What looks slower is measured again before it is believed, and what fails is
+said.
 
     python benchmarks/search_peers.py                        # 60 programs, a minute
     python benchmarks/search_peers.py --first 1000 --count 500 --json found.json
     python benchmarks/search_peers.py --of models --dtype bfloat16
+    python benchmarks/search_peers.py --of fields --count 200
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["TESSERA_CACHE"] = "off"
 
+import field_steps
 import ml_dtypes  # noqa: F401 - names of dtypes
 import model_steps
 import numpy as np
@@ -41,6 +44,9 @@ SAMPLE = 0.1
 
 SLOWER = 0.9
 """JAX's time over ours below this is slower."""
+
+OF = ("arrays", "models", "fields")
+"""What steps are of."""
 
 SHORT = 1e-5
 """Seconds: shorter calls are what `cpu/costs.py` is for."""
@@ -66,14 +72,15 @@ class Program:
 
     def __init__(self, seed: int, dtype: str = "float32", of: str = "arrays") -> None:
         self.dtype = np.dtype(dtype)
-        kinds = KINDS if of == "arrays" else model_steps.KINDS
+        kinds = {"arrays": KINDS, "models": model_steps.KINDS, "fields": field_steps.KINDS}[of]
+        begin = {"models": model_steps.first, "fields": field_steps.first}.get(of)
         self.rng = np.random.default_rng(seed)
         self.params: list[tuple[Shape, float]] = []
         self.steps: list[tuple[Step, tuple[int, ...]]] = []
         self.shapes: list[Shape] = []
         self.names: list[str] = []
         while not self.params:
-            shape = self.any_shape() if of == "arrays" else model_steps.first(self.rng)
+            shape = begin(self.rng) if begin else self.any_shape()
             if np.prod(shape) <= ELEMENTS:
                 self.param(shape)
         self.add("x", lambda lib, p: p[0], ())
@@ -374,7 +381,7 @@ def main() -> None:
     )
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=60, help="how many programs")
-    parser.add_argument("--of", default="arrays", choices=("arrays", "models"), help="which steps")
+    parser.add_argument("--of", default="arrays", choices=OF, help="which steps")
     parser.add_argument(
         "--dtype", default="float32", choices=tuple(DIFFERING), help="of all arrays"
     )
@@ -384,8 +391,17 @@ def main() -> None:
         os.environ["JAX_ENABLE_X64"] = "1"
     libs = [load("tessera"), load("jax")]
     rows: list[dict[str, Any]] = []
+    failed = 0
     for seed in range(asked.first, asked.first + asked.count):
-        for row in measure(Program(seed, asked.dtype, asked.of), seed, libs):
+        program = Program(seed, asked.dtype, asked.of)
+        try:
+            measured = measure(program, seed, libs)
+        except Exception as problem:
+            failed += 1
+            print(f"{seed} FAILS: {type(problem).__name__}: {problem}"[:400])
+            print("   ", "; ".join(program.names), flush=True)
+            continue
+        for row in measured:
             rows.append(row)
             is_slow = row["jax"] < SLOWER * row["ours"] and row["ours"] > SHORT
             is_other = row["error"] > DIFFERING[asked.dtype]
@@ -399,6 +415,8 @@ def main() -> None:
         slow = sum(ratio < SLOWER for ratio in ratios)
         mean = float(np.exp(np.mean(np.log(ratios))))
         print(f"{what}: {mean:.2f} times as fast as jax, {slow} of {len(ratios)} slower")
+    if failed:
+        print(f"{failed} programs fail")
     if asked.json:
         asked.json.write_text(json.dumps(rows, indent=1))
 
