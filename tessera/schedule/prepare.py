@@ -16,6 +16,7 @@ from tessera.schedule.recurrence import is_recurrence
 from tessera.schedule.scatter_in_order import scatter_in_order
 from tessera.schedule.strategy import CPU, Strategy
 from tessera.schedule.unroll import unroll_components
+from tessera.schedule.unstack import unstack
 from tessera.schedule.widen_scatter import widen_scatters
 
 
@@ -39,7 +40,7 @@ def prepare(
         block = into_scans(cut_scans(products_behind(block), stored))
     block = expand(expand_scans(block, kept))
     if strategy.unrolls_components:
-        block = unroll_components(block)
+        block = unroll_components(unstack(block))
     block = block if strategy.combines_bytes else widen_scatters(block)
     if strategy.scatters_in_order:
         return block
