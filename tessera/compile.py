@@ -26,6 +26,7 @@ from tessera.graph.passes import simplify
 from tessera.graph.passes.block_rows import BlockRows, reasons_against
 from tessera.graph.passes.fast_functions import FUNCTIONS, LOOKED_UP
 from tessera.graph.passes.fast_math import Change, fast_math
+from tessera.graph.passes.narrow_integers import NarrowIntegers
 from tessera.graph.passes.narrow_products import NarrowProducts
 from tessera.graph.passes.window_products import WindowProducts
 from tessera.ir.core import Func, Module
@@ -57,6 +58,7 @@ GRAPH_PASSES: tuple[Pass, ...] = (
     simplify.FoldConstants(),
     simplify.CommonSubexpressions(),
     simplify.Canonicalize(),  # constants and shared values uncover more identities
+    NarrowIntegers(),  # values that are shared once
     WindowProducts(),  # once chains are as short as they get, and what is shared is seen to be
     simplify.DeadCode(),  # last: all others leave dead ops behind
 )

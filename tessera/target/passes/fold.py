@@ -16,12 +16,13 @@ import numpy as np
 from tessera.dtypes import DType, Kind, bool_, dtype_of, uint32
 from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Op, Value
+from tessera.ir.intvalues import Bounds
 from tessera.ir.scalar import scalar
 from tessera.ir.types import ScalarType, Type
 from tessera.target import gpu_ops as g
 from tessera.target import ops as t
 from tessera.target.build import Build
-from tessera.target.passes.bounds import Bounds, bounds_of, decided
+from tessera.target.passes.bounds import bounds_of, decided
 from tessera.target.types import VecType
 
 Number = bool | int | float

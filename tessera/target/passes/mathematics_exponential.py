@@ -171,8 +171,14 @@ def power_of_two(exponent: Num) -> Num:
 
 
 def _limits(x: Num) -> tuple[float, float]:
-    """Where exp has become 0 and infinity."""
-    return (-104.0, 89.0) if x.grade is Grade.SINGLE else (-746.0, 710.0)
+    """Where exp has become 0 and infinity. Where `scaled` takes two products, both factors are 0 at
+    the first limit: a product that underflows takes twice as long.
+    """
+    is_single = x.grade is Grade.SINGLE
+    high = 89.0 if is_single else 710.0
+    if x.b.assists or x.scales:
+        return (-104.0 if is_single else -746.0), high
+    return (-176.0 if is_single else -1418.0), high
 
 
 def clamped(x: Num, low: float, high: float) -> Num:
@@ -204,6 +210,8 @@ def exp(x: Num) -> Num:
 def exp2(x: Num) -> Num:
     """2 ** x."""
     low, high = (-150.0, 129.0) if x.grade is Grade.SINGLE else (-1076.0, 1025.0)
+    if not (x.b.assists or x.scales):
+        low = -float(twice_biased(x))  # as in `_limits`
 
     def inside(x: Num) -> Num:
         x = _topped(x, high)
