@@ -51,6 +51,7 @@ from tessera.schedule.plane_sums import sum_by_planes
 from tessera.schedule.planes import hold_planes
 from tessera.schedule.read_in_order import read_in_order
 from tessera.schedule.sentinels import has_unwatched, put_sentinels
+from tessera.schedule.short_period import share_rows
 from tessera.schedule.sort_ops import WORDS
 from tessera.schedule.spec import COPIES, SCHEDULE
 from tessera.schedule.split import split, split_for_threads
@@ -139,7 +140,7 @@ def _tiled(graph: Func, machine: Machine | Gpu) -> tuple[Func, tuple[Decision, .
     program = read_in_order(join_in_blocks(lowered.func, machine), machine)
     program = sum_by_planes(split_sorts(program, machine), machine)
     program = split_for_threads(pack_products(program, machine), machine.cores)
-    program = lay_out_states(program, machine)
+    program = share_rows(lay_out_states(program, machine), machine)
     chosen = heuristics.choose(program, machine)
     chosen = in_single_vectors(share_awake(program, chosen, machine), machine)
     chosen = take_windows(chosen, machine)  # before it: what is not padded is no plane to hold
