@@ -11,6 +11,7 @@ import tessera as ts
 from tessera.compile import Lowered
 from tessera.dtypes import DType, bfloat16, float32, float64
 from tessera.ir.walk import walk
+from tessera.target import ops as target
 from tessera.target.machine import machine, supported_levels
 from tessera.tile import ops as t
 from tests.differential.levels import check_levels, values
@@ -64,6 +65,16 @@ def test_products_in_groups_take_whole_vectors(level: str) -> None:
     x, y = [rng.integers(-128, 128, shape).astype(np.int8) for shape in ((40, 64), (64, 36))]
     lowered = check_levels(ts.make_graph(fn)(x, y), [x, y], machine=machine(level))
     assert all(width >= machine(level).vector_bits // 32 for width in widths(lowered))
+
+
+@pytest.mark.parametrize("columns", [72, 77])
+def test_blocks_before_the_last_one_store_without_conditions(columns: int) -> None:
+    """Also where more than half of the last block's columns are left."""
+    inputs = values([(36, 40), (40, columns), (columns,)])
+    graph = ts.make_graph(lambda x, y, b: x @ y + b)(*inputs)
+    lowered = check_levels(graph, inputs, machine=machine("x86-64-v3"))
+    code = [op for func in lowered.target.funcs.values() for op in walk(func.body)]
+    assert sum(isinstance(op, target.Store) and not op.mask for op in code) >= 12
 
 
 @pytest.mark.parametrize(("level", "cols"), [("x86-64-v3", 84), ("x86-64-v4", 80)])

@@ -324,8 +324,16 @@ class _Loops:
         last = self.last if len(point.dims) == 2 else None
         if last is not None:
             narrow = last.at(point)
-            is_last = last.is_there(self.low)
-            em.when(is_last, lambda: self.run(code, narrow), lambda: self.run(code, point))
+
+            def behind() -> tuple[Value, ...]:
+                with self.low.inside_of(last.inside(narrow)):
+                    return self.run(code, narrow)
+
+            def before() -> tuple[Value, ...]:
+                with self.low.inside_of(last.before):
+                    return self.run(code, point)
+
+            em.when(last.is_there(self.low), behind, before)
             return
         if not self.inner or any(dim.checked for dim in point.dims):
             self.run(code, point)
