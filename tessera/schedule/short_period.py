@@ -6,7 +6,8 @@
                                               %y[96*i + p] = %x[96*i + p] * %rep[p]
 
 A vector would have the three colours of a pixel, and five lanes that do nothing; several pixels
-after each other fill vectors. What they share is repeated before, once for all: it is short.
+after each other fill vectors. What they share is repeated before, once for all: it is short. CPUs
+whose vectors take masks do not gain by it.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ def share_rows(func: Func, machine: CachedCpu, facts: Facts | None = None) -> Fu
         machine: the CPU.
         facts: what is known of symbolic dims.
     """
+    if machine.has_masks:
+        return func
     return func.with_body(_block(func.body, {}, machine, facts or Facts()))
 
 

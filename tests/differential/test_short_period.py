@@ -19,7 +19,7 @@ from tessera.schedule.rebuild import kernels
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels, graph_of, values
 
-LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
+LEVELS = [name for name in ("x86-64", "x86-64-v3") if name in supported_levels()]
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +92,10 @@ def test_in_a_loop() -> None:
 )
 def test_others_stay(fn: Any, shapes: Any) -> None:
     check(fn, shapes, 0)
+
+
+def test_masks_do_as_well() -> None:
+    check(scaled, ((3, 64, 3), (3,), (3,)), 0, level="x86-64-v4")
 
 
 def test_few_rows_stay(monkeypatch: pytest.MonkeyPatch) -> None:
