@@ -58,7 +58,7 @@ GRAPH_PASSES: tuple[Pass, ...] = (
     simplify.FoldConstants(),
     simplify.CommonSubexpressions(),
     simplify.Canonicalize(),  # constants and shared values uncover more identities
-    NarrowIntegers(),  # values that are shared once
+    NarrowIntegers(),  # each value once, as equal ones are shared by now
     WindowProducts(),  # once chains are as short as they get, and what is shared is seen to be
     simplify.DeadCode(),  # last: all others leave dead ops behind
 )
