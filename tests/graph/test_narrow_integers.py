@@ -107,6 +107,18 @@ def test_masks_of_places() -> None:
     assert not names(NarrowIntegers().run(graph), "i64")
 
 
+def test_long_chains() -> None:
+    def fn(x: Any) -> Any:
+        i = ts.arange(7)
+        for k in range(3000):
+            i = ts.minimum(i + k % 3, 1000)
+        return i > 5, x
+
+    new = NarrowIntegers().run(traced(fn, ts.float32))
+    assert names(new, "i32").count("graph.min") == 3000
+    assert "graph.min" not in names(new, "i64")
+
+
 def test_inside_of_loops() -> None:
     def fn(x: Any) -> Any:
         return ts.fori_loop(0, 3, lambda k, x: ts.where(ts.arange(7) % 2 == 0, x, -x), x)

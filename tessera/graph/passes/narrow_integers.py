@@ -44,6 +44,8 @@ from tessera.ir.walk import walk
 MOVES = (Broadcast, Concatenate, Pad, Reshape, Reverse, Slice, Transpose)
 COMPARES = (Eq, Ge, Gt, Le, Lt, Ne)
 SUMS = (Sum, CumSum)
+LEAVES = (ArgReduce, Cast, Constant, Iota)
+"""Ops whose operands may be of any dtype."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class _Narrowing:
     def __init__(self, bounds: dict[Value, Bounds | None], narrow: dict[Value, Value]) -> None:
         self.bounds = dict(bounds)
         self.narrow = dict(narrow)
+        self.small: dict[Value, bool] = {}
         self.env: dict[Value, Value] = {}
         self.code: list[Op] = []
 
@@ -92,6 +95,8 @@ class _Narrowing:
         is_new = any([a is not b for a, b in zip(operands, op.operands, strict=True)])
         is_new |= any([a is not b for a, b in zip(regions, op.regions, strict=True)])
         fresh = op.rebuild(operands, regions) if is_new else op
+        for value in fresh.results:  # in order: of a long chain the beginning is known by its end
+            self.is_small(value)
         made = self.made(fresh)
         if made is None:
             self.code.append(fresh)
@@ -135,11 +140,17 @@ class _Narrowing:
         """Whether a value, and what it is computed from as far as that is int64, fits int32."""
         if not _is_wide(value):
             return True
+        if value not in self.small:
+            self.small[value] = self.fits(value)
+        return self.small[value]
+
+    def fits(self, value: Value) -> bool:
+        """The same, of one that is not known yet."""
         found = self.of(value)
         op = value.op
         if found is None or held(found, int32) is None or op is None:
             return False
-        if isinstance(op, (Iota, Constant, Cast, ArgReduce)):
+        if isinstance(op, LEAVES):
             return True
         return all([self.is_small(v) for v in op.operands])
 
@@ -236,16 +247,37 @@ class _Narrowing:
 
     def in_32(self, value: Value) -> Value:
         """A small value in int32."""
+        waiting = [value]
+        while waiting:
+            one = waiting[-1]
+            missing = [v for v in self.needs(one) if self.known_in_32(v) is None]
+            if missing:
+                waiting += missing
+                continue
+            waiting.pop()
+            if self.known_in_32(one) is None:
+                new = self.narrowed(one)
+                self.code.append(new)
+                self.narrow[one] = new.results[0]
+        found = self.known_in_32(value)
+        assert found is not None
+        return found
+
+    def known_in_32(self, value: Value) -> Value | None:
+        """The same, if nothing has to be computed for it."""
         op = value.op
         if not _is_wide(value):
             return value
         if isinstance(op, Cast) and tensor_type(op.x).dtype is int32:
             return op.x
-        if value not in self.narrow:
-            new = self.narrowed(value)
-            self.code.append(new)
-            self.narrow[value] = new.results[0]
-        return self.narrow[value]
+        return self.narrow.get(value)
+
+    def needs(self, value: Value) -> tuple[Value, ...]:
+        """What has to be in int32 before a value is."""
+        op = value.op
+        if op is None or self.known_in_32(value) is not None or isinstance(op, LEAVES):
+            return ()
+        return op.operands
 
     def narrowed(self, value: Value) -> Op:
         """The op that computes a value in int32."""
