@@ -154,10 +154,10 @@ def fetch_next_line(nest: ops.Nest) -> ops.Nest:
     if not searches or nest.warps or nest.reduce_tile < 2:
         return nest
     # Sums along the same line are passes over rows, where what lies ahead is another row.
-    inside = {id(op) for search in searches for op in search.body.ops}
+    inside = {op for search in searches for op in search.body.ops}
     found: dict[Op, int] = {}
     for a in accesses(nest):
-        if len(a.inner) != 1 or id(a.op) not in inside or not _is_plain(a.op):
+        if len(a.inner) != 1 or a.op not in inside or not _is_plain(a.op):
             continue
         most = LINE // a.dtype.itemsize
         is_short = isinstance(a.inner[0].extent, int) and a.inner[0].extent <= most

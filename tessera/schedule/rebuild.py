@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.walk import free_values
 from tessera.schedule import ops
 
 KernelRule = Callable[[ops.Kernel], Block]
+KernelsRule = Callable[[ops.Kernel, list[Value]], Iterable[Op]]
 
 
 def kernels(block: Block) -> Iterator[ops.Kernel]:
@@ -23,19 +24,24 @@ def kernels(block: Block) -> Iterator[ops.Kernel]:
 
 def with_bodies(func: Func, rule: KernelRule) -> Func:
     """The program with each kernel's body replaced by what `rule` makes of the kernel."""
+    return with_kernels(func, lambda op, inputs: [op.rebuild(inputs, [rule(op)])])
+
+
+def with_kernels(func: Func, rule: KernelsRule) -> Func:
+    """The program with each kernel replaced by what `rule` makes of it and of its new inputs: some
+    kernels, the last of which gives its results."""
     return func.with_body(_block(func.body, {}, rule))
 
 
-def _block(block: Block, env: dict[Value, Value], rule: KernelRule) -> Block:
+def _block(block: Block, env: dict[Value, Value], rule: KernelsRule) -> Block:
     code: list[Op] = []
     for op in block.ops:
+        operands = [env.get(v, v) for v in op.operands]
         if isinstance(op, ops.Kernel):
-            regions = [rule(op)]
+            code += rule(op, operands)
         else:
-            regions = [_block(region, env, rule) for region in op.regions]
-        new = op.rebuild([env.get(v, v) for v in op.operands], regions)
-        env.update(zip(op.results, new.results, strict=True))
-        code.append(new)
+            code.append(op.rebuild(operands, [_block(r, env, rule) for r in op.regions]))
+        env.update(zip(op.results, code[-1].results, strict=True))
     return Block(block.args, code, [env.get(v, v) for v in block.outputs])
 
 

@@ -21,7 +21,9 @@ from tessera.ir.intexpr import Dim, Facts, prod, sym, symbols
 from tessera.schedule import ops
 from tessera.schedule.access import Access, accesses
 from tessera.schedule.axes import collapse, split_axis
+from tessera.schedule.copying import Copy
 from tessera.schedule.machines import CachedCpu
+from tessera.schedule.rebuild import with_kernels
 from tessera.schedule.sizes import size_of
 from tessera.schedule.types import Axis, BufType, buffer_type
 from tessera.schedule.widths import widest
@@ -48,24 +50,8 @@ def share_rows(func: Func, machine: CachedCpu, facts: Facts | None = None) -> Fu
     """
     if machine.has_masks:
         return func
-    return func.with_body(_block(func.body, {}, machine, facts or Facts()))
-
-
-def _block(block: Block, env: dict[Value, Value], machine: CachedCpu, facts: Facts) -> Block:
-    code: list[Op] = []
-    for op in block.ops:
-        operands = [env.get(v, v) for v in op.operands]
-        if isinstance(op, ops.Kernel):
-            new = op.rebuild(operands, op.regions)
-            assert isinstance(new, ops.Kernel)
-            *before, new = _kernels(new, machine, facts)
-            code += before
-        else:
-            regions = [_block(region, env, machine, facts) for region in op.regions]
-            new = op.rebuild(operands, regions)
-        env.update(zip(op.results, new.results, strict=True))
-        code.append(new)
-    return Block(block.args, code, [env.get(v, v) for v in block.outputs])
+    known = facts or Facts()
+    return with_kernels(func, lambda op, inputs: _kernels(op, inputs, machine, known))
 
 
 @dataclass
@@ -83,26 +69,28 @@ class _Rows:
     shared: list[ops.Load]
 
 
-def _kernels(kernel: ops.Kernel, machine: CachedCpu, facts: Facts) -> Iterator[ops.Kernel]:
-    """The kernel, after those that repeat what its rows share."""
+def _kernels(
+    kernel: ops.Kernel, given: Sequence[Value], machine: CachedCpu, facts: Facts
+) -> Iterator[Op]:
+    """The kernel of some inputs, after those that repeat what its rows share."""
     (part,) = kernel.body.ops if len(kernel.body.ops) == 1 else (None,)
     rows = _rows(part, machine, facts) if isinstance(part, ops.Nest) else None
     if rows is None:
-        yield kernel
+        yield kernel.rebuild(given, kernel.regions)
         return
     nest = split_axis(rows.nest, rows.nest.axes[-2], rows.count, facts)
     repeats = [_Repeat.of(load, nest) for load in rows.shared]
-    new = nest.rebuild((), [_reading(nest.body, {one.key: one for one in repeats})])
+    new = nest.rebuild((), [_Reading({_key(one.load): one for one in repeats}).block(nest.body)])
     assert isinstance(new, ops.Nest)
     new = collapse(new, facts)
     if len(new.axes) == len(nest.axes):
-        yield kernel
+        yield kernel.rebuild(given, kernel.regions)
         return
-    given = dict(zip(kernel.body.args, kernel.inputs, strict=False))
+    outside = dict(zip(kernel.body.args, given, strict=False))
     read = {op.buf for op in new.body.ops if isinstance(op, ops.Load)}
-    inputs = {value: outside for value, outside in given.items() if value in read}
+    inputs = {inside: value for inside, value in outside.items() if inside in read}
     for one in repeats:
-        first = one.kernel(given)
+        first = one.kernel(outside)
         yield first
         inputs[one.value] = first.results[0]
     args = [*inputs, *kernel.body.args[len(kernel.inputs) :]]
@@ -138,11 +126,6 @@ class _Repeat:
         type = BufType(tuple([axis.extent for axis in axes]), buffer_type(load.buf).dtype)
         return cls(load, axes, place, Value(type))
 
-    @property
-    def key(self) -> tuple[Value, tuple[Dim, ...]]:
-        """What tells loads of the same apart from others."""
-        return _key(self.load)
-
     def kernel(self, given: Mapping[Value, Value]) -> ops.Kernel:
         """The kernel that repeats it, of the inputs of the one that reads it."""
         load, type = self.load, buffer_type(self.value)
@@ -164,19 +147,21 @@ def _names(load: ops.Load) -> set[str]:
     return {name for e in load.index for name in symbols(e)}
 
 
-def _reading(body: Block, made: Mapping[tuple[Value, tuple[Dim, ...]], _Repeat]) -> Block:
-    """The body of a nest, with what was repeated read there."""
-    env: dict[Value, Value] = {}
-    code: list[Op] = []
-    for op in body.ops:
-        found = made.get(_key(op)) if isinstance(op, ops.Load) else None
+class _Reading(Copy):
+    """A copy of the body of a nest, with what was repeated read there."""
+
+    def __init__(self, made: Mapping[tuple[Value, tuple[Dim, ...]], _Repeat]) -> None:
+        super().__init__()
+        self.made = made
+
+    def op(self, op: Op) -> Op:
+        """One op."""
+        found = self.made.get(_key(op)) if isinstance(op, ops.Load) else None
         if found is None:
-            new = op.rebuild([env.get(v, v) for v in op.operands], op.regions)
-        else:
-            new = ops.Load(found.value, (), found.place, loc=op.loc)
-        env.update(zip(op.results, new.results, strict=True))
-        code.append(new)
-    return Block(body.args, code, ())
+            return super().op(op)
+        new = ops.Load(found.value, (), found.place, loc=op.loc)
+        self.env[op.results[0]] = new.result
+        return new
 
 
 def _rows(nest: ops.Nest, machine: CachedCpu, facts: Facts) -> _Rows | None:

@@ -13,6 +13,8 @@ nothing of the size of all pairs is stored.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from tessera.graph.ops.arithmetic import Add
 from tessera.graph.ops.elementwise import Elementwise
 from tessera.graph.ops.rearrange import Broadcast, Concatenate, Reshape, Slice, Transpose
@@ -37,7 +39,14 @@ def unroll_components(block: Block) -> Block:
     return _Unrolling().run(block)
 
 
-class _Unrolling:
+class OpByOp(ABC):
+    """A copy of a block in which other values stand for some.
+
+    Attributes:
+        code: its ops so far.
+        env: for values of the block those of the copy.
+    """
+
     def __init__(self) -> None:
         self.code: list[Op] = []
         self.env: dict[Value, Value] = {}
@@ -48,13 +57,11 @@ class _Unrolling:
             fresh = op
             if any(v in self.env for v in op.operands):
                 fresh = op.rebuild([self.env.get(v, v) for v in op.operands], op.regions)
-            results = list(fresh.results)
-            made = self.sum(fresh) if isinstance(fresh, Sum) else None
+            made = self.made(fresh)
             if made is None:
                 self.code.append(fresh)
-            else:
-                results = [made]
             if fresh is not op or made is not None:
+                results = fresh.results if made is None else (made,)
                 self.env.update(zip(op.results, results, strict=True))
         return Block(block.args, self.code, [self.env.get(v, v) for v in block.outputs])
 
@@ -62,6 +69,16 @@ class _Unrolling:
         """Appends an op with one result."""
         self.code.append(op)
         return op.results[0]
+
+    @abstractmethod
+    def made(self, op: Op) -> Value | None:
+        """What stands for the result of an op, of values of the copy; None where the op stays."""
+
+
+class _Unrolling(OpByOp):
+    def made(self, op: Op) -> Value | None:
+        """Sums of few components."""
+        return self.sum(op) if isinstance(op, Sum) else None
 
     def sum(self, op: Sum) -> Value | None:
         """What stands for a sum; None where it stays."""

@@ -25,6 +25,7 @@ from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim
 from tessera.ir.rewrite import eliminate_dead
 from tessera.schedule.cost import tensor
+from tessera.schedule.unroll import OpByOp
 
 MOST = 32
 """Arrays of a stack."""
@@ -46,36 +47,23 @@ def unstack(block: Block) -> Block:
     return _Unstacking().run(block)
 
 
-class _Unstacking:
+class _Unstacking(OpByOp):
     def __init__(self) -> None:
-        self.code: list[Op] = []
-        self.env: dict[Value, Value] = {}
+        super().__init__()
         self.parts: dict[tuple[Value, int, int], Value] = {}
 
     def run(self, block: Block) -> Block:
         """The rewritten block."""
-        for op in block.ops:
-            fresh = op
-            if any(v in self.env for v in op.operands):
-                fresh = op.rebuild([self.env.get(v, v) for v in op.operands], op.regions)
-            made: Value | None = None
-            if isinstance(fresh, Reduce):
-                made = self.reduce(fresh)
-            elif isinstance(fresh, Slice) and isinstance(fresh.x.op, Elementwise):
-                made = self.slice(fresh)
-            if made is None:
-                self.code.append(fresh)
-            if fresh is not op or made is not None:
-                results = fresh.results if made is None else (made,)
-                self.env.update(zip(op.results, results, strict=True))
-        outputs = [self.env.get(v, v) for v in block.outputs]
-        new = Block(block.args, self.code, outputs)
+        new = super().run(block)
         return eliminate_dead(new) if self.parts else new
 
-    def add(self, op: Op) -> Value:
-        """Appends an op with one result."""
-        self.code.append(op)
-        return op.results[0]
+    def made(self, op: Op) -> Value | None:
+        """Reductions, and single places of what is computed."""
+        if isinstance(op, Reduce):
+            return self.reduce(op)
+        if isinstance(op, Slice) and isinstance(op.x.op, Elementwise):
+            return self.slice(op)
+        return None
 
     def reduce(self, op: Reduce) -> Value | None:
         """What stands for a reduction; None where it stays."""
