@@ -26,6 +26,7 @@ from tessera.graph.passes import simplify
 from tessera.graph.passes.block_rows import BlockRows, reasons_against
 from tessera.graph.passes.fast_functions import FUNCTIONS, LOOKED_UP
 from tessera.graph.passes.fast_math import Change, fast_math
+from tessera.graph.passes.loops import Loops
 from tessera.graph.passes.narrow_integers import NarrowIntegers
 from tessera.graph.passes.narrow_products import NarrowProducts
 from tessera.graph.passes.window_products import WindowProducts
@@ -56,6 +57,7 @@ GRAPH_PASSES: tuple[Pass, ...] = (
     simplify.InlineCalls(),  # first: what follows sees one flat program
     simplify.Canonicalize(),  # before the other two, which compare ops by their text
     simplify.FoldConstants(),
+    Loops(),  # before equal ops are found, some of which it makes
     simplify.CommonSubexpressions(),
     simplify.Canonicalize(),  # constants and shared values uncover more identities
     NarrowIntegers(),  # each value once, as equal ones are shared by now

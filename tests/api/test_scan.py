@@ -473,7 +473,7 @@ def test_steps_that_are_computed_again() -> None:
     assert_close(ts.grad(f(ts.checkpoint(step)))(x), ts.grad(f(step))(x), length=50)
     loops = [op for op in kept.lower(x).graph.ops if isinstance(op, Scan)]
     stacks = [v for v in loops[0].results if str(v.type) == "f64[5, 3]"]
-    assert len(stacks) == 2, loops[0]
+    assert len(stacks) == 1, loops[0]  # what the steps are given: nobody reads their results
 
 
 def test_one_value_is_stored_for_all_that_is_made_of_it() -> None:

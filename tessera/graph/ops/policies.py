@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from tessera.graph.ops.base import GraphOp
 from tessera.graph.ops.contract import DotGeneral
-from tessera.ir.core import Func, Op, Value, tensor_type
+from tessera.graph.ops.work import nbytes, work
+from tessera.ir.core import Func, Op, Value
 from tessera.ir.effects import EffectKind, is_removable
-from tessera.ir.intexpr import Dim
 
 if TYPE_CHECKING:
     from tessera.ir.parser import Parser
@@ -91,13 +91,13 @@ class Budget(Policy):
         left, work = self.size, closure.work(saved)
 
         def gain(v: Value) -> float:
-            return (work - closure.work(saved | {v})) / max(_bytes(v), 1)
+            return (work - closure.work(saved | {v})) / max(nbytes(v), 1)
 
         queue = [(-gain(v), k, v) for k, v in enumerate(closure.candidates)]
         heapq.heapify(queue)
         while queue:
             _, k, v = heapq.heappop(queue)
-            if _bytes(v) > left:
+            if nbytes(v) > left:
                 continue
             found = gain(v)
             if found <= 0:
@@ -106,7 +106,7 @@ class Budget(Policy):
                 heapq.heappush(queue, (-found, k, v))
                 continue
             saved.add(v)
-            left -= _bytes(v)
+            left -= nbytes(v)
             work = closure.work(saved)
         # Some that were saved early may be of no use beside those that were saved later.
         reached = closure.reached(saved)
@@ -120,7 +120,7 @@ class _Closure:
         self.args = {*forward.args}
         self.residuals = residuals
         self.ops = forward.ops
-        self.costs = [_work(op) for op in self.ops]
+        self.costs = [work(op) for op in self.ops]
         wanted = {*residuals}
         found: list[Value] = []
         for op in reversed(self.ops):
@@ -154,26 +154,3 @@ def _is_once(op: Op) -> bool:
     effects = op.get_effects()
     reads = [e for e in effects if e.kind is EffectKind.READ and e.target]
     return bool(reads) or not is_removable(effects)
-
-
-def _count(dims: Sequence[Dim]) -> int:
-    total = 1
-    for dim in dims:
-        total *= dim if isinstance(dim, int) else 1
-    return total
-
-
-def _bytes(v: Value) -> int:
-    return _count(tensor_type(v).shape) * tensor_type(v).dtype.np.itemsize
-
-
-def _work(op: Op) -> int:
-    """About how many operations an op takes."""
-    if isinstance(op, DotGeneral):
-        depth = _count([tensor_type(op.operands[0]).shape[k] for k in op.contract[0]])
-        return 2 * depth * _count(tensor_type(op.results[0]).shape)
-    if op.regions:
-        return sum([_work(inner) for block in op.regions for inner in block.ops])
-    row = getattr(op, "row", None)
-    cost = 1 if row is None else int(row.cost)
-    return cost * max([_count(tensor_type(v).shape) for v in (*op.operands, *op.results)])

@@ -146,21 +146,25 @@ class CommonSubexpressions(Pass):
     ensures = GRAPH
 
     def run(self, func: Func) -> Func:
-        """One sweep; ops with regions are left alone."""
-        seen: dict[Hashable, Op] = {}
-        sweep = _Sweep()
-        for old in func.ops:
-            op = sweep.current(old)
-            if op.regions or not is_repeatable(op.get_effects()):
-                sweep.ops.append(op)
-                continue
-            key = (type(op), tuple(map(id, op.operands)), tuple(op.attrs.values()))
-            found = seen.setdefault(key, op)
-            if found is op:
-                sweep.ops.append(op)
-            else:
-                sweep.replace(op, found)
-        return func.with_body(merge_sorts(sweep.finish(func.body)))
+        """One sweep; ops with regions are left alone, but not what is in these."""
+        return func.with_body(_shared(func.body))
+
+
+def _shared(block: Block) -> Block:
+    seen: dict[Hashable, Op] = {}
+    sweep = _Sweep()
+    for old in block.ops:
+        op = sweep.current(old, [_shared(b) for b in old.regions] if old.regions else None)
+        if op.regions or not is_repeatable(op.get_effects()):
+            sweep.ops.append(op)
+            continue
+        key = (type(op), tuple(map(id, op.operands)), tuple(op.attrs.values()))
+        found = seen.setdefault(key, op)
+        if found is op:
+            sweep.ops.append(op)
+        else:
+            sweep.replace(op, found)
+    return merge_sorts(sweep.finish(block))
 
 
 @dataclass(frozen=True)
@@ -175,16 +179,20 @@ class FoldConstants(Pass):
     ensures = GRAPH
 
     def run(self, func: Func) -> Func:
-        """One sweep; only rank-0 results, so programs do not grow."""
-        sweep = _Sweep()
-        for old in func.ops:
-            op = sweep.current(old)
-            folded = _fold(op)
-            if folded is not None:
-                sweep.replace(op, folded)
-                op = folded
-            sweep.ops.append(op)
-        return func.with_body(sweep.finish(func.body))
+        """One sweep, in regions too; only rank-0 results, so programs do not grow."""
+        return func.with_body(_folded(func.body))
+
+
+def _folded(block: Block) -> Block:
+    sweep = _Sweep()
+    for old in block.ops:
+        op = sweep.current(old, [_folded(b) for b in old.regions] if old.regions else None)
+        folded = _fold(op)
+        if folded is not None:
+            sweep.replace(op, folded)
+            op = folded
+        sweep.ops.append(op)
+    return sweep.finish(block)
 
 
 def _fold(op: Op) -> Constant | None:
