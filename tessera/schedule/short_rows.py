@@ -107,6 +107,10 @@ def take_together(choice: Choice, rows: Sequence[Axis], row: Axis, found: Sequen
     extent = rows[-1].extent
     if not isinstance(extent, int) or not isinstance(row.extent, int):
         return
+    if _is_product(choice, rows[-1], row, found):
+        choice.reduce_tile = choice.lanes
+        _put_together(choice, rows, ROWS)
+        return
     size = _bytes(choice, row.extent)
     if not 0 < size < LONGEST:
         return
@@ -123,9 +127,35 @@ def take_together(choice: Choice, rows: Sequence[Axis], row: Axis, found: Sequen
             break
         count //= 2  # lanes of results beyond the end would have rows to read
     if count > 1:
-        choice.tiles[rows[-1].name] = count
-        choice.reason += f"; {count} rows together"
-        choice.last = choice.last or [axis.name for axis in rows]
+        _put_together(choice, rows, count)
+
+
+def _put_together(choice: Choice, rows: Sequence[Axis], count: int) -> None:
+    choice.tiles[rows[-1].name] = count
+    choice.reason += f"; {count} rows together"
+    choice.last = choice.last or [axis.name for axis in rows]
+
+
+def _is_product(choice: Choice, axis: Axis, row: Axis, found: Sequence[Op]) -> bool:
+    """Whether rows are multiplied by one vector, near the processor. Of eight rows at a time each
+    has one sum, whose second operand is in memory; what it multiplies is loaded once for all."""
+    op = found[0]
+    if len(found) > 1 or not isinstance(op, ops.Reduce) or op.fn.name != "add" or choice.whole:
+        return False
+    inner = op.body.ops
+    maps = [x.fn.name for x in inner if isinstance(x, ops.Map)]
+    if maps != ["mul"] or not all(isinstance(x, ops.Load | ops.Map) for x in inner):
+        return False
+    steady = [a.stride(axis.name) == 0 for a in choice.accesses if a.op in inner]
+    if sorted(steady) != [False, True]:
+        return False
+    count, length = axis.extent, row.extent
+    assert isinstance(count, int)
+    assert isinstance(length, int)
+    if count % ROWS and not (count >= TIMES * ROWS and may_repeat(choice.nest)):
+        return False
+    is_near = not streaming.is_far(choice.nest, choice.machine)
+    return length > 2 * choice.lanes and is_near and _is_plain(choice, axis.name)
 
 
 def may_repeat(nest: ops.Nest) -> bool:
@@ -173,9 +203,13 @@ def _arrays(choice: Choice, row: Axis) -> int:
 
 def _is_plain(choice: Choice, row: str) -> bool:
     """Whether all accesses go from row to row by steps; places that data tell would be gathered."""
+    depends = dependence_of(choice.nest.body).values
+    axes = {axis.name for a in choice.accesses for axis in a.inner}
+    axes |= {axis.name for axis in choice.nest.axes}
     return all(
         not isinstance(a.op, ops.Scan)
-        and not (a.op.dyn or a.is_guarded or a.stride(row) is None)
+        and not (a.is_guarded or a.stride(row) is None)
+        and all([axes.isdisjoint(depends[v]) for v in a.op.dyn])
         and (not a.inner or a.stride(a.inner[-1].name) in (0, 1))
         for a in choice.accesses
     )

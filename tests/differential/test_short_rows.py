@@ -290,3 +290,24 @@ def test_places_of_several_rows(dtype: dt.DType, level: str) -> None:
     assert "rows together" not in text
     text = str(Lowered(traced(places, typed(24, 16)), machine(WIDE)).schedule)
     assert f"{8 if WIDE == 'x86-64-v4' else 4} rows together" in text
+
+
+@pytest.mark.parametrize("length", [17, 65, 128, 600])
+@pytest.mark.parametrize("rows", [64, 67])
+@pytest.mark.parametrize("level", LEVELS)
+def test_rows_times_a_vector(level: str, rows: int, length: int) -> None:
+    """Eight sums, each of a row, and what follows them in lanes; also where a step of a loop says
+    what is added."""
+
+    def fn(w: Any, h: Any, u: Any) -> Any:
+        def step(c: Any, i: Any) -> Any:
+            return c * 0.5, ts.tanh(w @ c + u[i])
+
+        return ts.tanh(w @ h + 1), *ts.scan(step, h, ts.arange(3))
+
+    for dtype in (dt.float32, dt.float64):
+        types = [typed(*shape, dtype=dtype) for shape in ((rows, length), (length,), (3,))]
+        inputs = [RNG.standard_normal(t.shape).astype(t.dtype.np) for t in types]
+        lowered = check_levels(traced(fn, *types), inputs, machine=machine(level))
+        # Rows are done once more only where nothing but the nest says where they are stored.
+        assert str(lowered.schedule).count("8 rows together") == (2 if rows == 64 else 1)
