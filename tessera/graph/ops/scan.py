@@ -18,8 +18,9 @@ from tessera.dtypes import DType, int64
 from tessera.errors import ShapeError, VerifyError
 from tessera.graph.ops.base import Family, GraphOp, Linear, add_tangents
 from tessera.graph.ops.checks import static_shape
-from tessera.graph.ops.control import Control, batch_to_front, extended, types_of
+from tessera.graph.ops.control import Call, Control, batch_to_front, extended, types_of
 from tessera.graph.ops.rearrange import move_axis
+from tessera.graph.ops.scan_parts import steps_apart
 from tessera.graph.ops.scan_residuals import Origin, split
 from tessera.graph.trace import as_tuple, bind, find_trace
 from tessera.graph.transforms.differentiate import jvp, linearize, transpose, zeros_of
@@ -190,6 +191,9 @@ class Scan(Control):
     def _linearize(
         self, primals: Sequence[Any], tangents: Sequence[Any]
     ) -> tuple[Sequence[Any], Sequence[Any]]:
+        if parts := steps_apart(self):
+            call = Call([Value(t) for t in types_of(self.operands)], body=parts.body, loc=self.loc)
+            return call.differentiate(primals, tangents, None)
         body = Func("body", self.body)
         const_flags, flags, x_flags = self.split([t is not None for t in tangents])
         while True:

@@ -27,13 +27,14 @@ from tessera.graph.ops.elementwise_base import Elementwise
 from tessera.graph.ops.generate import Constant, Iota
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Reverse, Slice, Transpose
 from tessera.graph.ops.scan import Scan
+from tessera.graph.ops.scan_parts import steps_apart
 from tessera.graph.ops.work import nbytes, work
 from tessera.graph.spec import GRAPH
 from tessera.ir.core import Block, Func, Op, Value, tensor_type
 from tessera.ir.effects import EffectKind, is_removable, is_repeatable
 from tessera.ir.passes import Pass
 from tessera.ir.rewrite import eliminate_dead
-from tessera.ir.walk import clone_op, uses, walk
+from tessera.ir.walk import clone_op, inline, uses, walk
 
 MOVES = (Broadcast, Constant, Iota, Reshape, Transpose)
 FREE = (*MOVES, Reverse, Slice)
@@ -62,6 +63,9 @@ STEPS = 100
 MOST = 1 << 20
 """Bytes of what elementwise ops make of less: more would not stay in a cache."""
 
+FEW_ROWS = 16
+"""Rows of a step of which a product takes longer than its part of one for all steps."""
+
 _Loop = Scan | While
 
 
@@ -76,7 +80,22 @@ class Loops(Pass):
         """Loops in loops, too."""
         if not any(isinstance(op, _Loop) for op in walk(func.body)):
             return func
-        return func.with_body(_pruned(_hoisted(_pruned(func.body))))
+        return func.with_body(_pruned(_hoisted(_pruned(_apart(func.body)))))
+
+
+def _apart(block: Block) -> Block:
+    """The block, and those in it, with products of scans that are done for all steps at once."""
+    env: dict[Value, Value] = {}
+    code: list[Op] = []
+    for op in block.ops:
+        fresh = _changed(op, env, [_apart(b) for b in op.regions])
+        parts = steps_apart(fresh, FEW_ROWS) if isinstance(fresh, Scan) else None
+        if parts is None:
+            code.append(fresh)
+        else:
+            results = inline(parts.body, fresh.operands, code.append)
+            env.update(zip(op.results, results, strict=True))
+    return Block(block.args, code, [env.get(v, v) for v in block.outputs])
 
 
 def _changed(op: Op, env: dict[Value, Value], regions: Sequence[Block]) -> Op:
