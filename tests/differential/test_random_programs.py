@@ -25,11 +25,11 @@ from tests.differential.levels import check_donated, check_levels
 from tests.differential.programs import Program, run_programs
 
 BATCH = 10
-STATIC = 320
+STATIC = 280
 SYMBOLIC = 80
 SHARED = 30
 DONATED = 80
-GRADIENTS = 320
+GRADIENTS = 260
 
 
 def check(graph: Func, inputs: list[np.ndarray], dims: dict[str, int], seed: int) -> None:
