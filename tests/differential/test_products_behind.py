@@ -107,7 +107,8 @@ def test_what_stays(what: str) -> None:
             seen = total if what == "seen" else new if what == "stacked" else None
             return new, seen
 
-        return ts.scan(step, start, (x, y))[0]
+        total, stacks = ts.scan(step, start, (x, y))
+        return total if stacks is None else (total, stacks)
 
     made = ts.deterministic(fn) if what == "order" else fn
     graph = graph_of(made, [(length, BATCH, ROWS), (length, BATCH, COLUMNS), (ROWS, COLUMNS)])

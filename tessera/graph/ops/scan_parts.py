@@ -46,8 +46,9 @@ LEAST_STEPS = 4
 MOST_BYTES = 64 << 20
 """What is stored for all steps."""
 
-GROWTH = 8
-"""A product's results may take so many times the memory of what it reads in each step."""
+GROWTH = 32
+"""What is stored may take so many times the memory of what is there anyway. The depth or width of a
+product that takes more is small, and so is its work."""
 
 
 def steps_apart(op: Scan, most_rows: int | None = None) -> Func | None:
@@ -163,7 +164,7 @@ class _Parts:
             if not any([self._is_product(op) for op in late]):
                 continue
             read = [v for v in cone if (v in needed or v in self.carry) and v not in self.steady]
-            if self._fits(read, [y]):
+            if self.index not in read and self._fits(read, [y]):
                 found[k] = read
         return found
 

@@ -93,9 +93,10 @@ PLACES = 5
 """Binary places of an exponent whose power of two is looked up."""
 
 
-def from_table(x: Num, *, is_base2: bool = False) -> Num:
+def from_table(x: Num, raised: Num | None = None, *, is_base2: bool = False) -> Num:
     """exp(x) or exp2(x), into the subnormal numbers and to infinity. Either x is not far beyond
     them, or x is above and there is an instruction for `scale`: the polynomial is positive there.
+    With `raised`, 2**RAISED times as much where it holds.
     """
     magic = x.format.magic / (1 << PLACES)
     shifted = x + magic if is_base2 else fma(x, LOG2_E, magic)
@@ -104,8 +105,9 @@ def from_table(x: Num, *, is_base2: bool = False) -> Num:
     start = shifted.bits().lookup(tables.POWERS)
     found = fma(tables.EXP_NEAR(r), r * start, start)
     if x.scales:
-        return found.scale(k)
-    return scaled(found, (shifted.bits() + (twice_biased(x) << PLACES)) >> PLACES)
+        return found.scale(k if raised is None else where(raised, k + float(RAISED), k))
+    power = (shifted.bits() + (twice_biased(x) << PLACES)) >> PLACES
+    return scaled(found, power if raised is None else where(raised, power + RAISED, power))
 
 
 def near_one(r: Num) -> Num:
@@ -122,6 +124,26 @@ def grown(r: Num, scale: Num) -> Num:
     return fma(fma(r * r, tables.EXP(r), r), scale, scale)
 
 
+RAISED = 64
+"""A power of two that makes normal numbers of all others."""
+
+
+def gradual(x: Num, low: float, least: float, fn: Callable[[Num, Num | None], Num]) -> Num:
+    """An exponential `fn(x, raised)` whose results are less than the smallest normal number below
+    `least`, and 0 below `low`.
+
+    Where an underflow takes long there is none: what is too small is computed times a power of two,
+    the sum with a number that is as much too large is rounded where the result is, and the
+    difference of their bits is the result's, as these numbers are as far apart as integers.
+    """
+    if not x.b.assists:
+        return fn(where(x < low, low, x), None)
+    small = x < least
+    raised = fn(where(x < low, low, x), small)
+    start = x.const(2.0 ** (RAISED + 1 - x.format.bias))
+    return where(small, ((raised + start).bits() - start.bits()).floats(), raised)
+
+
 def near_power(r: Num, k: Num, power: Num) -> Num:
     """exp(r) * 2**k for |r| <= log(2) / 2; `power` is `twice_biased`."""
     if not r.b.pairs:
@@ -130,12 +152,21 @@ def near_power(r: Num, k: Num, power: Num) -> Num:
     return grown(r, power_of_two(first)) * power_of_two(power - first)
 
 
-def exponential(x: Num, halvings: int = 0) -> Num:
+def _raised(k: Num, power: Num, raised: Num | None) -> tuple[Num, Num]:
+    if raised is None:
+        return k, power
+    if k.scales:
+        return where(raised, k + float(RAISED), k), power
+    return k, where(raised, power + RAISED, power)
+
+
+def exponential(x: Num, halvings: int = 0, raised: Num | None = None) -> Num:
     """exp(x) / 2**halvings to a unit of the last place, into the subnormal numbers and to infinity,
-    but not far beyond them.
+    but not far beyond them. With `raised`, 2**RAISED times as much where it holds.
     """
     k, power = exponent(x, twice_biased(x))
     r = remainder(x, k)
+    k, power = _raised(k, power, raised)
     if halvings:
         k, power = k - float(halvings), power - halvings
     return near_power(r, k, power)
@@ -203,8 +234,12 @@ def _topped(x: Num, high: float) -> Num:
 def exp(x: Num) -> Num:
     """e ** x."""
     low, high = _limits(x)
-    fn = from_table if x.looks_up else exponential
-    return vanishing(x, x < low, low, lambda x: fn(_topped(x, high)))
+
+    def inside(x: Num, raised: Num | None) -> Num:
+        x = _topped(x, high)
+        return from_table(x, raised) if x.looks_up else exponential(x, raised=raised)
+
+    return gradual(x, low, -87.3366 if x.grade is Grade.SINGLE else -708.3965, inside)
 
 
 def exp2(x: Num) -> Num:
@@ -213,14 +248,14 @@ def exp2(x: Num) -> Num:
     if not (x.b.assists or x.scales):
         low = -float(twice_biased(x))  # as in `_limits`
 
-    def inside(x: Num) -> Num:
+    def inside(x: Num, raised: Num | None) -> Num:
         x = _topped(x, high)
         if x.looks_up:
-            return from_table(x, is_base2=True)
+            return from_table(x, raised, is_base2=True)
         k, power, r = parts_base2(x, twice_biased(x))
-        return near_power(r, k, power)
+        return near_power(r, *_raised(k, power, raised))
 
-    return vanishing(x, x < low, low, inside)
+    return gradual(x, low, 1.0 - x.format.bias, inside)
 
 
 def expm1(x: Num) -> Num:
