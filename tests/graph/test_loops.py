@@ -74,6 +74,21 @@ def test_gradients_are_the_same() -> None:
     assert_all_close(ours, ts.grad(f, argnums=(0, 1, 2))(x, w, v), length=512)
 
 
+def test_one_is_made_of_another() -> None:
+    x, w, v = numbers(8, 64), numbers(64, 16), numbers(16, 16)
+
+    def f(x: Any, w: Any, v: Any) -> Any:
+        def step(c: Any, i: Any) -> Any:
+            y = x @ w
+            return ts.cos(c + y) @ v + ts.tanh(y @ v), None
+
+        return ts.scan(step, ts.zeros((8, 16)), ts.arange(6))[0]
+
+    (loop,) = [op for op in ops(f, x, w, v) if isinstance(op, Scan)]
+    assert sum(isinstance(op, DotGeneral) for op in walk(loop.body)) == 1
+    assert_close(ts.jit(f)(x, w, v), f(x, w, v), length=64)
+
+
 def test_loops_in_loops_hand_it_out_of_both() -> None:
     x, w, v = numbers(8, 64), numbers(64, 16), numbers(8, 16)
 

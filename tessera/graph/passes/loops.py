@@ -244,8 +244,11 @@ def _hoist(op: _Loop) -> tuple[list[Op], _Loop]:
     for region, values in zip(op.regions, chosen, strict=True):
         new = [Value(v.type) for v in results]
         start = sum([len(c) for c in chosen[: len(regions)]])
-        env = dict(zip(values, new[start:], strict=False))
-        code = [_changed(inner, env, inner.regions) for inner in region.ops]
+        own = dict(zip(values, new[start:], strict=False))
+        env, code = {**own}, list[Op]()
+        for inner in region.ops:
+            code.append(_changed(inner, env, inner.regions))
+            env |= own  # also where one of them is made of another
         args = [*region.args[: lead + first], *new, *region.args[lead + first :]]
         outputs = [env.get(v, v) for v in region.outputs]
         regions.append(eliminate_dead(Block(args, code, outputs)))
