@@ -1,4 +1,4 @@
-"""Elementwise chains from small to large, special functions, Black-Scholes."""
+"""Elementwise chains from small to large, special functions, Black-Scholes, stacked columns."""
 
 from __future__ import annotations
 
@@ -113,6 +113,55 @@ def _scholes_numba(numba: Any, n: int) -> Any:
     return f
 
 
+def harmonics(stack: Any) -> Any:
+    """The 16 real spherical harmonics of degrees 0 to 3, of unit vectors [n, 3]."""
+
+    def f(d: Any) -> Any:
+        return stack(_harmonics(d[:, 0], d[:, 1], d[:, 2]))
+
+    return f
+
+
+def _harmonics(x: Any, y: Any, z: Any) -> list[Any]:
+    xx, yy, zz = x * x, y * y, z * z
+    return [
+        0.0 * x + 0.28209479, -0.48860251 * y, 0.48860251 * z, -0.48860251 * x,
+        1.09254843 * x * y, -1.09254843 * y * z, 0.94617470 * zz - 0.31539157,
+        -1.09254843 * x * z, 0.54627422 * (xx - yy), -0.59004359 * y * (3.0 * xx - yy),
+        2.89061144 * x * y * z, -0.45704580 * y * (5.0 * zz - 1.0),
+        0.37317633 * z * (5.0 * zz - 3.0), -0.45704580 * x * (5.0 * zz - 1.0),
+        1.44530572 * z * (xx - yy), -0.59004359 * x * (xx - 3.0 * yy),
+    ]  # fmt: skip
+
+
+def _harmonics_shared(xp: Any, n: int) -> Any:
+    return harmonics(lambda columns: xp.stack(columns, axis=-1))
+
+
+def _harmonics_torch(torch: Any, n: int) -> Any:
+    return harmonics(lambda columns: torch.stack(columns, dim=-1))
+
+
+def _harmonics_numba(numba: Any, n: int) -> Any:
+    row = numba.njit(fastmath=True)(_harmonics)
+
+    @numba.njit(parallel=n >= 4096, fastmath=True)
+    def f(d: Any) -> Any:
+        out = np.empty((d.shape[0], 16), np.float32)
+        for i in numba.prange(d.shape[0]):
+            found = row(d[i, 0], d[i, 1], d[i, 2])
+            for k in range(16):
+                out[i, k] = found[k]
+        return out
+
+    return f
+
+
+def _directions(rng: np.random.Generator, n: int) -> tuple[Any, ...]:
+    d = normal(rng, n, 3)
+    return (d / np.sqrt(np.sum(d * d, axis=1, keepdims=True)),)
+
+
 SIZES = [{"n": 10**k} for k in range(3, 9)]
 
 PROGRAMS = [
@@ -144,6 +193,18 @@ PROGRAMS = [
         },
         lambda n: Cost(20 * n, (4 * TRANSCENDENTAL + 20) * n),
         [{"n": 10**6}],
+        {"n": 33},
+    ),
+    Program(
+        "spherical harmonics",
+        _directions,
+        {
+            **shared(_harmonics_shared),
+            **torch_program(_harmonics_torch),
+            **numba_program(_harmonics_numba),
+        },
+        lambda n: Cost(76 * n, 46 * n),
+        [{"n": 10**4}, {"n": 10**6}],
         {"n": 33},
     ),
 ]

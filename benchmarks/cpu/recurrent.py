@@ -44,28 +44,42 @@ def rnn(xp: Any, scan: Any) -> Any:
     return f
 
 
-def lstm(xp: Any, scan: Any) -> Any:
-    """LSTM (Hochreiter and Schmidhuber, 1997): inputs [time, batch, features], gates i, f, g, o."""
+def lstm(xp: Any, scan: Any, is_plain: bool = False) -> Any:
+    """LSTM (Hochreiter and Schmidhuber, 1997): inputs [time, batch, features], gates i, f, g, o.
+
+    Args:
+        xp: arrays.
+        scan: loops over their first axis.
+        is_plain: whether each step multiplies its own input, as the formula is written.
+    """
 
     def sigmoid(x: Any) -> Any:
         return 0.5 * xp.tanh(0.5 * x) + 0.5
 
     def f(p: Any, x: Any) -> Any:
         n = p["recur"].shape[0]
-        given = x @ p["input"] + p["bias"]
+
+        def given(x: Any) -> Any:
+            return x @ p["input"] + p["bias"]
 
         def cell(state: Any, row: Any) -> Any:
             h, c = state
-            z = h @ p["recur"] + row
+            z = h @ p["recur"] + (given(row) if is_plain else row)
             i, f, o = sigmoid(z[:, :n]), sigmoid(z[:, n : 2 * n]), sigmoid(z[:, 3 * n :])
             c = f * c + i * xp.tanh(z[:, 2 * n : 3 * n])
             h = o * xp.tanh(c)
             return (h, c), h
 
-        zero = xp.zeros_like(given[0, :, :n])
-        return scan(cell, (zero, zero), given)[1]
+        rows = x if is_plain else given(x)
+        zero = xp.zeros_like(rows[0, :, :n])
+        return scan(cell, (zero, zero), rows)[1]
 
     return f
+
+
+def plain_lstm(xp: Any, scan: Any) -> Any:
+    """The same with all products in its steps."""
+    return lstm(xp, scan, is_plain=True)
 
 
 def recurrence(xp: Any, scan: Any) -> Any:
@@ -289,6 +303,7 @@ def _states_cost(time: int, batch: int, features: int, states: int) -> Cost:
 
 
 CELLS = [{"time": 100, "batch": 32, "features": 128}, {"time": 200, "batch": 1, "features": 32}]
+PLAIN = [{"time": 100, "batch": 1, "features": 128}, {"time": 100, "batch": 8, "features": 128}]
 TINY = {"time": 4, "batch": 2, "features": 3}
 
 PROGRAMS = [
@@ -306,6 +321,15 @@ PROGRAMS = [
         "lstm gradient", _gates, {**_trained(lstm), "torch": _lstm_torch(True)},
         _scaled(_lstm_cost, 3), CELLS[:1], TINY,
         reference=_loss(lstm), view=gradient_view(), tolerance=1e-3,
+    ),
+    Program(
+        "plain lstm", _gates, {**_forward(plain_lstm), "torch": _lstm_torch(False)}, _lstm_cost,
+        PLAIN, TINY,
+    ),
+    Program(
+        "plain lstm gradient", _gates, {**_trained(plain_lstm), "torch": _lstm_torch(True)},
+        _scaled(_lstm_cost, 3), PLAIN, TINY,
+        reference=_loss(plain_lstm), view=gradient_view(), tolerance=1e-3,
     ),
     Program(
         "linear recurrence", _line,
