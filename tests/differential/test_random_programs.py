@@ -25,11 +25,11 @@ from tests.differential.levels import check_donated, check_levels
 from tests.differential.programs import Program, run_programs
 
 BATCH = 10
-STATIC = 280
-SYMBOLIC = 80
+STATIC = 200
+SYMBOLIC = 60
 SHARED = 30
 DONATED = 80
-GRADIENTS = 260
+GRADIENTS = 200
 
 
 def check(graph: Func, inputs: list[np.ndarray], dims: dict[str, int], seed: int) -> None:
