@@ -101,7 +101,8 @@ class _Parts:
         if len(fixed) != 1:
             return False
         depth = count([tensor_type(op.operands[0]).shape[k] for k in op.contract[0]])
-        rows = count(tensor_type(op.result).shape) * depth // max(_elements(fixed[0]), 1)
+        matrix = max(count(tensor_type(fixed[0]).shape), 1)
+        rows = count(tensor_type(op.result).shape) * depth // matrix
         return self.most_rows is None or rows <= self.most_rows
 
     def _fits(self, stored: Collection[Value], instead: Collection[Value]) -> bool:
@@ -227,16 +228,21 @@ class _Parts:
             scanned: arrays that have those of all steps, one after the other.
         """
         length = self.op.length
-        known = [*consts, *[v for v in scanned if v not in self.body.args]]
-        known += [v for v in scanned if v in self.body.args]
+        known = [*consts, *scanned]
         body = _closed(self.body, [self.index], known, values)
-        args = [None, *[consts.get(v) if v in consts else scanned[v] for v in known]]
-        if uses(body)[body.args[0]]:
-            args[0] = iota((length,), 0, int64)
-        places = [k for k, v in enumerate(body.args) if uses(body)[v]]
-        axes = [None if k > 0 and known[k - 1] in consts else 0 for k in places]
-        func = Func("steps", Block([body.args[k] for k in places], body.ops, body.outputs))
-        found = vmap_values(func, [args[k] for k in places], axes, length)
+        read = uses(body)
+        args, arrays, axes = list[Value](), list[Any](), list[int | None]()
+        for old, arg in zip((self.index, *known), body.args, strict=True):
+            if not read[arg]:
+                continue
+            args.append(arg)
+            axes.append(None if old in consts else 0)
+            if old is self.index:
+                arrays.append(iota((length,), 0, int64))
+            else:
+                arrays.append(consts[old] if old in consts else scanned[old])
+        func = Func("steps", Block(args, body.ops, body.outputs))
+        found = vmap_values(func, arrays, axes, length)
         return [batch_to_front(x, axis, length) for x, axis in zip(*found, strict=True)]
 
 
@@ -255,7 +261,3 @@ def _closed(
 def _is_allowed(op: Op) -> bool:
     is_plain = isinstance(op, GraphOp) and op.family in ALLOWED and not op.regions
     return is_plain and op.get_effects() == PURE
-
-
-def _elements(value: Value) -> int:
-    return count(tensor_type(value).shape)

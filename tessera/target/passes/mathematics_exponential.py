@@ -136,10 +136,11 @@ def gradual(x: Num, low: float, least: float, fn: Callable[[Num, Num | None], Nu
     the sum with a number that is as much too large is rounded where the result is, and the
     difference of their bits is the result's, as these numbers are as far apart as integers.
     """
+    limited = where(x < low, low, x)
     if not x.b.assists:
-        return fn(where(x < low, low, x), None)
+        return fn(limited, None)
     small = x < least
-    raised = fn(where(x < low, low, x), small)
+    raised = fn(limited, small)
     start = x.const(2.0 ** (RAISED + 1 - x.format.bias))
     return where(small, ((raised + start).bits() - start.bits()).floats(), raised)
 
