@@ -31,9 +31,12 @@ test: $(STAMP)
 
 # What runs compiled code for CPUs; rules of ops run none.
 CHECKED := $(addprefix tests/,api differential graph nn test_fft.py test_linalg.py)
+CHECKED += tests/target/test_conditions.py
+CHECKED += $(addprefix tests/schedule/,test_fusion.py test_keeping.py test_streaming.py)
 CHECKED += --ignore-glob='*/graph/test_ops_*.py'
 
-# With a check of each access to memory, and what was not written poisoned: docs/debugging.md.
+# With a check of each access to memory, and what was not written poisoned: docs/debugging.md. Not those
+# that interpreters checked: tests/halves.py.
 checked: $(STAMP)
 	TESSERA_DEBUG_BOUNDS=1 $(BIN)/python -m pytest -q -n 2 $(CHECKED) $(ARGS)
 

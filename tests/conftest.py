@@ -9,10 +9,13 @@ import importlib.util
 import os
 import pkgutil
 import signal
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import halves
 
 # Programs that an earlier run kept would leave the passes untested.
 os.environ.setdefault("TESSERA_CACHE", "objects")
@@ -50,10 +53,14 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--long"):
         skip_marked(items, "long", "a long run: pass --long")
-    if os.environ.get("TESSERA_DEBUG_BOUNDS"):
-        skip_marked(items, "unchecked", "code and calls differ where memory is checked")
-        skip_other_levels(items)
     skip_host_level(items)
+    if not config.getoption("--long"):
+        halves.divide([item for item in items if not item.get_closest_marker("unchecked")])
+    if halves.CHECKED:
+        skip_marked(items, "unchecked", "code and calls differ where memory is checked")
+        elsewhere = {*of_lower_levels(items)} | {x for x in items if not halves.is_checked(x)}
+        config.hook.pytest_deselected(items=[item for item in items if item in elsewhere])
+        items[:] = [item for item in items if item not in elsewhere]
     # Asking the driver takes a while and starts it, so only where a test will use the answer.
     if any(item.get_closest_marker("gpu") for item in items) and (reason := missing_gpu()):
         skip_marked(items, "gpu", reason)
@@ -78,6 +85,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if isinstance(rng, np.random.Generator):
         bits = rng.bit_generator
         bits.state = type(bits)(bits.seed_seq).state
+    halves.Current.interpreted = halves.is_interpreted(item)
 
 
 def skip_marked(items: list[pytest.Item], marker: str, reason: str) -> None:
@@ -92,8 +100,8 @@ def with_levels(items: list[pytest.Item]) -> list[tuple[pytest.Item, str]]:
     return [(item, p["level"]) for item, p in params if isinstance(p.get("level"), str)]
 
 
-def skip_other_levels(items: list[pytest.Item]) -> None:
-    """Skips tests of compiled code for a level where the same test is there for a higher one: what
+def of_lower_levels(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """The tests of compiled code for a level where the same test is there for a higher one: what
     checks memory is the same at all of them."""
     from tessera.target.machine import supported_levels
 
@@ -107,7 +115,7 @@ def skip_other_levels(items: list[pytest.Item]) -> None:
         best[name] = max(best.get(name, 0), rank)
     for item, name, rank in found:
         if rank < best[name]:
-            item.add_marker(pytest.mark.skip(reason="memory is checked at one level"))
+            yield item
 
 
 def skip_host_level(items: list[pytest.Item]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +21,7 @@ from tessera.target import interp as target_interp
 from tessera.target.from_tile.simd import lower_module
 from tessera.target.machine import Machine, machine, missing_on_host
 from tessera.tile import interp as tile_interp
+from tests.halves import Current
 from tests.schedule.lowering import Placed
 from tests.tolerance import assert_close
 
@@ -30,9 +30,6 @@ FACTOR = 20.0
 
 LENGTH = 100
 """The longest accumulation is of a few thousand values, of random sign."""
-
-CHECKED = bool(os.environ.get("TESSERA_DEBUG_BOUNDS"))
-"""Whether compiled code checks each access to memory."""
 
 Shape = tuple[Dim, ...]
 
@@ -91,7 +88,8 @@ def check_levels(
     known: set[tuple[str, ...]] | None = None,
 ) -> Lowered:
     """Runs a Graph at every level, and compares with the interpreter of its ops; compiled code is
-    run where this machine can. What no check of memory changes does not run again with them.
+    run where this machine can. What no check of memory changes does not run again with them, nor in
+    interpreters for cases whose memory is checked (`tests.halves`).
 
     Args:
         graph: the program.
@@ -105,9 +103,10 @@ def check_levels(
     inputs, dims = list(inputs), dict(dims or {})
     expected = graph_interp.run(graph, inputs, dims)
     lowered = Lowered(graph, machine)
-    if not CHECKED and _is_new(lowered, known):
+    runs = not missing_on_host(lowered.cpu)
+    if (Current.interpreted or not runs) and _is_new(lowered, known):
         _interpret(lowered, inputs, dims, expected, legalized_only)
-    if missing_on_host(lowered.cpu):
+    if not runs:
         return lowered
     values = [dims[name] for name in lowered.schedule.dims]
     native = lowered.executable().run([pointer(x) for x in inputs], values)
@@ -164,11 +163,11 @@ def check_donated(
     written = [on for on in taken if on is not None]
     if not written:
         return 0
-    if not CHECKED:
+    if Current.interpreted:
         placed = Placed.run(lowered.schedule, lowered.arena, inputs, dims)
         compare(placed, expected, "schedule, donated")
     arena = int(evaluate(lowered.arena, dims))
-    for name in () if CHECKED else ("tile", "target"):
+    for name in ("tile", "target") if Current.interpreted else ():
         given = [as_memory(x.copy()) for x in inputs]
         outputs = [np.empty(x.shape, x.dtype) for x in expected]
         wanted = [as_memory(x) for x in outputs]
