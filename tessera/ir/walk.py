@@ -79,6 +79,18 @@ def clone_block(
     return Block(args, ops, [env.get(v, v) for v in block.outputs])
 
 
+def with_parts(op: Op, operands: Sequence[Value], regions: Sequence[Block] | None = None) -> Op:
+    """The op with other operands, and other regions where they are given; itself if none differ."""
+    same = all([a is b for a, b in zip(operands, op.operands, strict=True)])
+    if same and regions is not None:
+        same = all([_is_same(a, b) for a, b in zip(regions, op.regions, strict=True)])
+    return op if same else op.rebuild(operands, regions)
+
+
+def _is_same(a: Block, b: Block) -> bool:
+    return a is b or (a.args == b.args and a.ops == b.ops and a.outputs == b.outputs)
+
+
 def map_ops(block: Block, change: Callable[[Op], Op | None]) -> Block:
     """The block with other ops in the places of its own.
 
@@ -90,9 +102,7 @@ def map_ops(block: Block, change: Callable[[Op], Op | None]) -> Block:
     ops: list[Op] = []
     env: dict[Value, Value] = {}
     for op in block.ops:
-        operands = [env.get(v, v) for v in op.operands]
-        is_new = any([v is not old for v, old in zip(operands, op.operands, strict=True)])
-        found = change(op.rebuild(operands) if is_new else op)
+        found = change(with_parts(op, [env.get(v, v) for v in op.operands]))
         if found is None:
             continue
         env.update(zip(op.results, found.results, strict=True))

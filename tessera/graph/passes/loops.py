@@ -34,7 +34,7 @@ from tessera.ir.core import Block, Func, Op, Value, tensor_type
 from tessera.ir.effects import EffectKind, is_removable, is_repeatable
 from tessera.ir.passes import Pass
 from tessera.ir.rewrite import eliminate_dead
-from tessera.ir.walk import clone_op, inline, uses, walk
+from tessera.ir.walk import clone_op, inline, uses, walk, with_parts
 
 MOVES = (Broadcast, Constant, Iota, Reshape, Transpose)
 FREE = (*MOVES, Reverse, Slice)
@@ -100,17 +100,10 @@ def _apart(block: Block) -> Block:
 
 def _changed(op: Op, env: dict[Value, Value], regions: Sequence[Block]) -> Op:
     """The op on what stands for its operands, with other regions; itself if nothing differs."""
-    operands = [env.get(v, v) for v in op.operands]
-    same = all([a is b for a, b in zip(operands, op.operands, strict=True)])
-    if same and all([_is_same(a, b) for a, b in zip(regions, op.regions, strict=True)]):
-        return op
-    fresh = op.rebuild(operands, regions)
-    env.update(zip(op.results, fresh.results, strict=True))
+    fresh = with_parts(op, [env.get(v, v) for v in op.operands], regions)
+    if fresh is not op:
+        env.update(zip(op.results, fresh.results, strict=True))
     return fresh
-
-
-def _is_same(a: Block, b: Block) -> bool:
-    return a.args == b.args and a.ops == b.ops and a.outputs == b.outputs
 
 
 # The operands of a loop are constants, carried values, and what is scanned. Each of its regions has

@@ -39,7 +39,7 @@ from tessera.ir.core import Block, Func, Op, Value, tensor_type
 from tessera.ir.intvalues import Bounds, combined, held, limits
 from tessera.ir.passes import Pass
 from tessera.ir.types import TensorType
-from tessera.ir.walk import walk
+from tessera.ir.walk import walk, with_parts
 
 MOVES = (Broadcast, Concatenate, Pad, Reshape, Reverse, Slice, Transpose)
 COMPARES = (Eq, Ge, Gt, Le, Lt, Ne)
@@ -90,11 +90,8 @@ class _Narrowing:
 
     def op(self, op: Op) -> None:
         """Copies an op, or appends what stands for it."""
-        operands = [self.env.get(v, v) for v in op.operands]
         regions = [_Narrowing(self.bounds, self.narrow).within(self.env, r) for r in op.regions]
-        is_new = any([a is not b for a, b in zip(operands, op.operands, strict=True)])
-        is_new |= any([a is not b for a, b in zip(regions, op.regions, strict=True)])
-        fresh = op.rebuild(operands, regions) if is_new else op
+        fresh = with_parts(op, [self.env.get(v, v) for v in op.operands], regions)
         for value in fresh.results:  # in order: of a long chain the beginning is known by its end
             self.is_small(value)
         made = self.made(fresh)
@@ -107,9 +104,7 @@ class _Narrowing:
     def within(self, env: dict[Value, Value], region: Block) -> Block:
         """A region, which may read what is around it."""
         self.env = dict(env)
-        new = self.block(region)
-        same = new.ops == region.ops and new.outputs == region.outputs
-        return region if same else new
+        return self.block(region)
 
     def made(self, op: Op) -> Value | None:
         """What stands for the result of an op that reads integers; None if the op does."""

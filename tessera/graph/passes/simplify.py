@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from operator import is_
 from typing import TypeVar
 
 import numpy as np
@@ -35,7 +34,7 @@ from tessera.ir.intexpr import Dim
 from tessera.ir.passes import Pass
 from tessera.ir.rewrite import Rewriter, RuleSet, eliminate_dead, rewrite_greedy, rule
 from tessera.ir.types import TensorType
-from tessera.ir.walk import inline
+from tessera.ir.walk import inline, with_parts
 
 OpT = TypeVar("OpT", bound=Op)
 
@@ -55,11 +54,9 @@ class _Sweep:
 
     def current(self, op: Op, regions: Sequence[Block] | None = None) -> Op:
         """The op on what stands for its operands now."""
-        operands = [self.lookup(v) for v in op.operands]
-        if regions is None and all(map(is_, operands, op.operands)):
-            return op
-        fresh = op.rebuild(operands, regions)
-        self.replace(op, fresh)
+        fresh = with_parts(op, [self.lookup(v) for v in op.operands], regions)
+        if fresh is not op:
+            self.replace(op, fresh)
         return fresh
 
     def replace(self, old: Op, new: Op) -> None:
@@ -104,8 +101,7 @@ def inline_calls(block: Block, selects: bool = False) -> Block:
         elif isinstance(op, CustomLinear):
             raise op.no_value()
         else:
-            regions = [inline_calls(b, selects) for b in op.regions] if op.regions else None
-            sweep.ops.append(sweep.current(op, regions))
+            sweep.ops.append(sweep.current(op, [inline_calls(b, selects) for b in op.regions]))
 
     for op in block.ops:
         add(op)
@@ -130,7 +126,7 @@ def _dead(block: Block) -> Block:
         return block
     sweep = _Sweep()
     for op in block.ops:
-        sweep.ops.append(sweep.current(op, [_dead(b) for b in op.regions] if op.regions else None))
+        sweep.ops.append(sweep.current(op, [_dead(b) for b in op.regions]))
     return sweep.finish(block)
 
 
@@ -154,7 +150,7 @@ def _shared(block: Block) -> Block:
     seen: dict[Hashable, Op] = {}
     sweep = _Sweep()
     for old in block.ops:
-        op = sweep.current(old, [_shared(b) for b in old.regions] if old.regions else None)
+        op = sweep.current(old, [_shared(b) for b in old.regions])
         if op.regions or not is_repeatable(op.get_effects()):
             sweep.ops.append(op)
             continue
@@ -186,7 +182,7 @@ class FoldConstants(Pass):
 def _folded(block: Block) -> Block:
     sweep = _Sweep()
     for old in block.ops:
-        op = sweep.current(old, [_folded(b) for b in old.regions] if old.regions else None)
+        op = sweep.current(old, [_folded(b) for b in old.regions])
         folded = _fold(op)
         if folded is not None:
             sweep.replace(op, folded)
