@@ -2,19 +2,22 @@
 
 To wake a thread takes longer than many a kernel; but a worker that has just done its part of a job
 looks for the next one for a while before it sleeps. In the steps of a loop, jobs follow each other
-so closely that it is awake.
+so closely that it is awake; to wake it once takes as long as many steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from tessera.ir.core import Block, Func, Op
+from tessera.ir.core import Block, Func, Op, Value
 from tessera.schedule import ops
-from tessera.schedule.heuristics import Cpu, choose_nest
+from tessera.schedule.heuristics import UNKNOWN_STEPS, Cpu, choose_nest
 from tessera.schedule.left_behind import is_shared
 from tessera.schedule.ordering import with_orders
 from tessera.schedule.rebuild import kernels, with_bodies
+
+MANY_STEPS = 32
+"""Steps in which threads save what it takes to wake them: 10 us, where they slept."""
 
 
 def share_awake(func: Func, chosen: Func, machine: Cpu) -> Func:
@@ -27,7 +30,7 @@ def share_awake(func: Func, chosen: Func, machine: Cpu) -> Func:
     """
     made = list(kernels(chosen.body))
     beside = dict(zip(made, kernels(func.body), strict=True))
-    awake = {kernel: beside[kernel] for kernel in _beside_shared(chosen.body)}
+    awake = {kernel: beside[kernel] for kernel in _in_loops(chosen.body, {})}
     if not awake:
         return chosen
 
@@ -46,15 +49,42 @@ def share_awake(func: Func, chosen: Func, machine: Cpu) -> Func:
     return with_bodies(chosen, body)
 
 
-def _beside_shared(block: Block) -> Iterator[ops.Kernel]:
-    """The kernels of loops that no threads share, in steps where they share another."""
+def _in_loops(block: Block, known: dict[Value, int]) -> Iterator[ops.Kernel]:
+    """The kernels of loops that no threads share: those of many steps, or beside a shared one.
+
+    Args:
+        block: what is around the loops.
+        known: numbers in buffers; the block's are added.
+    """
     for op in block.ops:
         if isinstance(op, ops.Kernel):
+            known.update(_constant(op))
             continue
         for region in op.regions:
-            yield from _beside_shared(region)
+            yield from _in_loops(region, known)
             if isinstance(op, ops.While):
                 here = [one for one in region.ops if isinstance(one, ops.Kernel)]
                 alone = [one for one in here if not any(map(is_shared, one.body.ops))]
-                if len(alone) < len(here):
+                if len(alone) < len(here) or _steps(op, known) >= MANY_STEPS:
                     yield from alone
+
+
+def _steps(loop: ops.While, known: Mapping[Value, int]) -> int:
+    """How many steps a loop has that counts in ones, if one can tell."""
+    (test, *more) = loop.cond.ops
+    if more or not isinstance(test, ops.Kernel) or len(test.inputs) != 2:
+        return UNKNOWN_STEPS
+    begin = dict(zip(loop.cond.args, loop.init, strict=True))
+    ends = [known.get(begin.get(v, v)) for v in test.inputs]
+    first, last = ends
+    return UNKNOWN_STEPS if first is None or last is None else abs(last - first)
+
+
+def _constant(kernel: ops.Kernel) -> Iterator[tuple[Value, int]]:
+    """The buffer of a kernel that stores a number, and the number."""
+    for nest in kernel.body.ops:
+        match nest.regions[0].ops if isinstance(nest, ops.Nest) else ():
+            case [ops.Const(value=int() as value), ops.Store()] if len(kernel.results) == 1:
+                yield kernel.results[0], value
+            case _:
+                pass

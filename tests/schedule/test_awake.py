@@ -1,10 +1,11 @@
-"""Grains of kernels that stand in a loop beside others which threads share."""
+"""Grains of kernels that stand in a loop: of many steps, or beside others which threads share."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import pytest
 
 import tessera as ts
 from tessera.schedule import ops
@@ -48,13 +49,42 @@ def test_work_beside_a_shared_product_is_shared_in_a_loop() -> None:
     assert all(beside.values())
 
 
-def test_work_beside_nothing_that_is_shared_is_not() -> None:
+def alone(steps: int | None, rows: int = 32) -> dict[str, int]:
+    """The grains of a loop of so many steps (None: not known) that has one kernel."""
+
+    def step(h: Any, row: Any = INPUTS[0, :rows]) -> Any:
+        return gates(row, ts.flip(h, axis=0))
+
+    if steps is None:
+        return grains(lambda h: ts.while_loop(lambda h: h[0, 0] < 1, step, h), ZERO[:rows])
+    return grains(lambda h: ts.fori_loop(0, steps, lambda _, h: step(h), h), ZERO[:rows])
+
+
+@pytest.mark.parametrize(("steps", "is_shared"), [(20, False), (40, True), (None, True)])
+def test_work_beside_nothing_that_is_shared_is_in_many_steps(
+    steps: int | None, is_shared: bool
+) -> None:
+    found = alone(steps)
+    assert found
+    assert any(found.values()) is is_shared
+
+
+def test_little_work_is_not_shared() -> None:
+    found = alone(40, rows=2)
+    assert found
+    assert not any(found.values())
+
+
+def test_scans_count_their_steps() -> None:
     def step(h: Any, row: Any) -> Any:
         return gates(row, ts.flip(h, axis=0)), None
 
-    found = grains(lambda x: ts.scan(step, ZERO, x)[0], INPUTS)
-    assert found
-    assert not any(found.values())
+    few = grains(lambda x: ts.scan(step, ZERO, x)[0], INPUTS)
+    many = grains(lambda x: ts.scan(step, ZERO, x)[0], np.tile(INPUTS, (8, 1, 1)))
+    assert few
+    assert not any(few.values())
+    assert many
+    assert all(many.values())
 
 
 def test_results_are_the_same_for_any_number_of_threads() -> None:
