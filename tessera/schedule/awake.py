@@ -30,7 +30,7 @@ def share_awake(func: Func, chosen: Func, machine: Cpu) -> Func:
     """
     made = list(kernels(chosen.body))
     beside = dict(zip(made, kernels(func.body), strict=True))
-    awake = {kernel: beside[kernel] for kernel in _in_loops(chosen.body, {})}
+    awake = {kernel: beside[kernel] for kernel in _in_loops(chosen.body, {}, machine)}
     if not awake:
         return chosen
 
@@ -49,35 +49,39 @@ def share_awake(func: Func, chosen: Func, machine: Cpu) -> Func:
     return with_bodies(chosen, body)
 
 
-def _in_loops(block: Block, known: dict[Value, int]) -> Iterator[ops.Kernel]:
+def _in_loops(block: Block, known: dict[Value, int], machine: Cpu) -> Iterator[ops.Kernel]:
     """The kernels of loops that no threads share: those of many steps, or beside a shared one.
 
     Args:
         block: what is around the loops.
         known: numbers in buffers; the block's are added.
+        machine: the CPU.
     """
     for op in block.ops:
         if isinstance(op, ops.Kernel):
             known.update(_constant(op))
             continue
         for region in op.regions:
-            yield from _in_loops(region, known)
+            yield from _in_loops(region, known, machine)
             if isinstance(op, ops.While):
                 here = [one for one in region.ops if isinstance(one, ops.Kernel)]
                 alone = [one for one in here if not any(map(is_shared, one.body.ops))]
-                if len(alone) < len(here) or _steps(op, known) >= MANY_STEPS:
+                is_long = machine.hands_over and _steps(op, known) >= MANY_STEPS
+                if is_long or len(alone) < len(here):
                     yield from alone
 
 
 def _steps(loop: ops.While, known: Mapping[Value, int]) -> int:
     """How many steps a loop has that counts in ones, if one can tell."""
-    (test, *more) = loop.cond.ops
-    if more or not isinstance(test, ops.Kernel) or len(test.inputs) != 2:
-        return UNKNOWN_STEPS
     begin = dict(zip(loop.cond.args, loop.init, strict=True))
-    ends = [known.get(begin.get(v, v)) for v in test.inputs]
-    first, last = ends
-    return UNKNOWN_STEPS if first is None or last is None else abs(last - first)
+    match loop.cond.ops:
+        case [ops.Kernel(inputs=(a, b))]:
+            first, last = known.get(begin.get(a, a)), known.get(begin.get(b, b))
+            if first is not None and last is not None:
+                return abs(last - first)
+        case _:
+            pass
+    return UNKNOWN_STEPS
 
 
 def _constant(kernel: ops.Kernel) -> Iterator[tuple[Value, int]]:

@@ -40,6 +40,11 @@ class Cpu(Protocol):
         """Whether vectors are turned, and lines taken from many places, at little cost."""
         ...
 
+    @property
+    def hands_over(self) -> bool:
+        """Whether a core that looks for work has it so soon that 2 us of it are worth sharing."""
+        ...
+
 
 class CachedCpu(Cpu, NarrowCpu, Protocol):
     """What is asked of a machine where memory is read and written: by products, scans, passes."""
@@ -113,3 +118,4 @@ class CpuModel:
     compresses: bool = False
     keeps: float = 1.5
     turns: bool = True
+    hands_over: bool = True

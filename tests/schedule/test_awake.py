@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tessera as ts
+from tessera.compile import Lowered
 from tessera.schedule import ops
 from tessera.schedule.rebuild import kernels
+from tessera.target.machine import Machine, machine
 
 RNG = np.random.default_rng(5)
 SHAPES = ((128, 512), (6, 32, 512))
@@ -30,9 +33,13 @@ def network(w: Any, x: Any) -> Any:
     return ts.scan(step, ZERO, x)[1]
 
 
-def grains(fn: Any, *args: Any) -> dict[str, int]:
+ROW = machine("x86-64-v3")
+ZEN = replace(ROW, llvm_cpu="znver3")
+
+
+def grains(fn: Any, *args: Any, cpu: Machine = ROW) -> dict[str, int]:
     """Of each kernel that computes `tanh` or a product, the grain, by its label."""
-    found = ts.jit(fn).lower(*args).schedule
+    found = Lowered(ts.make_graph(fn)(*args), cpu).schedule
     return {
         kernel.label: nest.grain
         for kernel in kernels(found.body)
@@ -49,15 +56,15 @@ def test_work_beside_a_shared_product_is_shared_in_a_loop() -> None:
     assert all(beside.values())
 
 
-def alone(steps: int | None, rows: int = 32) -> dict[str, int]:
+def alone(steps: int | None, rows: int = 32, cpu: Machine = ZEN) -> dict[str, int]:
     """The grains of a loop of so many steps (None: not known) that has one kernel."""
 
     def step(h: Any, row: Any = INPUTS[0, :rows]) -> Any:
         return gates(row, ts.flip(h, axis=0))
 
     if steps is None:
-        return grains(lambda h: ts.while_loop(lambda h: h[0, 0] < 1, step, h), ZERO[:rows])
-    return grains(lambda h: ts.fori_loop(0, steps, lambda _, h: step(h), h), ZERO[:rows])
+        return grains(lambda h: ts.while_loop(lambda h: h[0, 0] < 1, step, h), ZERO[:rows], cpu=cpu)
+    return grains(lambda h: ts.fori_loop(0, steps, lambda _, h: step(h), h), ZERO[:rows], cpu=cpu)
 
 
 @pytest.mark.parametrize(("steps", "is_shared"), [(20, False), (40, True), (None, True)])
@@ -75,12 +82,16 @@ def test_little_work_is_not_shared() -> None:
     assert not any(found.values())
 
 
+def test_little_is_not_shared_where_cores_are_far_apart() -> None:
+    assert not any(alone(40, cpu=ROW).values())
+
+
 def test_scans_count_their_steps() -> None:
     def step(h: Any, row: Any) -> Any:
         return gates(row, ts.flip(h, axis=0)), None
 
-    few = grains(lambda x: ts.scan(step, ZERO, x)[0], INPUTS)
-    many = grains(lambda x: ts.scan(step, ZERO, x)[0], np.tile(INPUTS, (8, 1, 1)))
+    few = grains(lambda x: ts.scan(step, ZERO, x)[0], INPUTS, cpu=ZEN)
+    many = grains(lambda x: ts.scan(step, ZERO, x)[0], np.tile(INPUTS, (8, 1, 1)), cpu=ZEN)
     assert few
     assert not any(few.values())
     assert many
