@@ -1,4 +1,4 @@
-"""Grains of kernels that stand beside others which threads share.
+"""Grains of kernels in loops, of many steps or beside others which threads share.
 
 To wake a thread takes longer than many a kernel; but a worker that has just done its part of a job
 looks for the next one for a while before it sleeps. In the steps of a loop, jobs follow each other
