@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import is_
 from typing import TypeVar
 
 from tessera.errors import CompileError
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.effects import is_removable
-from tessera.ir.walk import walk
+from tessera.ir.walk import walk, with_parts
 
 OpT = TypeVar("OpT", bound=Op)
 
@@ -107,15 +106,9 @@ class _Driver:
             value = fresh
 
     def op(self, op: Op, out: list[Op]) -> None:
-        operands = [self.lookup(v) for v in op.operands]
         regions = [self.block(r) for r in op.regions]
-        if not all(map(is_, operands, op.operands)) or any(
-            [
-                a.ops != b.ops or a.outputs != b.outputs
-                for a, b in zip(regions, op.regions, strict=True)
-            ]
-        ):
-            fresh = op.rebuild(operands, regions)
+        fresh = with_parts(op, [self.lookup(v) for v in op.operands], regions)
+        if fresh is not op:
             self.env.update(zip(op.results, fresh.results, strict=True))
             op = fresh
         for candidate in self.rules.rules_for(type(op)):

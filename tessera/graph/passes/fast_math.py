@@ -28,7 +28,7 @@ from tessera.graph.passes.fast_functions import FUNCTIONS, expansion
 from tessera.graph.promise import Promise, promised
 from tessera.ir.core import Block, Func, Op, Value, tensor_type
 from tessera.ir.loc import ORIGIN, Loc
-from tessera.ir.walk import inline, uses, walk
+from tessera.ir.walk import inline, uses, walk, with_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,11 @@ class _Block:
     def run(self) -> Block:
         """The block."""
         for old in self.block.ops:
-            operands = [self.env.get(v, v) for v in old.operands]
             regions = [
                 _Block(region, self.fused, self.functions, self.count, self.changes).run()
                 for region in old.regions
             ]
-            op = old.rebuild(operands, regions) if regions or operands != [*old.operands] else old
+            op = with_parts(old, [self.env.get(v, v) for v in old.operands], regions)
             new = self.changed(op, old) if _is_fast(old) else None
             if new is None:
                 self.ops.append(op)

@@ -12,11 +12,11 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from operator import is_
 
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.effects import is_removable
 from tessera.ir.rewrite import eliminate_dead
+from tessera.ir.walk import with_parts
 
 Made = Mapping[Value, tuple[Sequence[Op], Value]]
 """Values, the ops that compute what stands for each of them, and what that is."""
@@ -72,9 +72,8 @@ class Replacing:
         env: dict[Value, Value] = {}
         code: list[Op] = []
         for old in self.ops:
-            op, operands = old, [env.get(v, v) for v in self._reads[old]]
-            if not all(map(is_, operands, op.operands)):
-                op = op.rebuild(operands, op.regions)
+            op = with_parts(old, [env.get(v, v) for v in self._reads[old]])
+            if op is not old:
                 env.update(zip(old.results, op.results, strict=True))
             code.append(op)
         return Block(self.original.args, code, [env.get(v, v) for v in self.outputs])

@@ -35,6 +35,7 @@ from tessera.graph.spec import GRAPH
 from tessera.ir.core import Block, Func, Op, Value, tensor_type
 from tessera.ir.intexpr import Dim
 from tessera.ir.passes import Pass
+from tessera.ir.walk import with_parts
 
 MOVES = (Transpose, Reverse, Reshape, Pad, Slice, Windows)
 """What may stand between the product and the sum."""
@@ -86,10 +87,7 @@ def _rewritten(
     env: dict[Value, Value] = {}
     code: list[Op] = []
     for op in block.ops:
-        operands = [env.get(v, v) for v in op.operands]
-        same = all(a is b for a, b in zip(operands, op.operands, strict=True))
-        inner = regions.get(op, op.regions)
-        fresh = op if same and inner is op.regions else op.rebuild(operands, inner)
+        fresh = with_parts(op, [env.get(v, v) for v in op.operands], regions.get(op))
         if op in found:
             total, dot, moves = found[op]
             made = _found(total, dot, moves, op if isinstance(op, Slice) else None, env)
